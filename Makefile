@@ -1,0 +1,85 @@
+# Everything a developer runs. Each target that needs the environment makes it first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+LOCK := requirements.lock
+CODEC := src/firnmq/record/codec
+
+# Variables for single targets:
+#   make test ARGS="-k codec"       arguments for pytest
+#   make bench ONLY="name name"     only these benchmarks
+#   make soak COUNT=1000 SEED=7     how many runs, and from which seed
+#   make lock LOCK_ARGS=--upgrade   take the newest versions instead of keeping the locked ones
+ARGS ?=
+ONLY ?=
+COUNT ?=
+SEED ?=
+LOCK_ARGS ?=
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup run check format test bench soak lock clean
+
+help:
+	@echo "make setup   create $(VENV) from $(LOCK) and compile the codec in place"
+	@echo "make run     open a store in a scratch directory and show it working"
+	@echo "make check   ruff, mypy, import-linter"
+	@echo "make format  let ruff format and fix what it can"
+	@echo "make test    check, then all tests"
+	@echo "make bench   all benchmarks into benchmarks/results.json"
+	@echo "make soak    random workloads with crashes, for as long as you like"
+	@echo "make lock    resolve pyproject.toml into $(LOCK)"
+	@echo "make clean   remove what was built, except $(VENV) itself"
+
+setup: $(STAMP)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "FirnMQ needs Python 3.11 or newer as '$(PYTHON)';" \
+			"name another one with: make PYTHON=/path/to/python3.11 setup" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The old extension goes first: where the codec no longer compiles, the .py must be used.
+$(STAMP): $(LOCK) pyproject.toml setup.py $(wildcard $(CODEC).py) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	rm -rf $(CODEC).*.so build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --no-deps -e .
+	@ls $(CODEC).*.so >/dev/null 2>&1 || echo "note: the codec could not be compiled;" \
+		"it runs interpreted, correct but slow (a C compiler makes it fast)" >&2
+	@touch $@
+
+run: setup
+	$(BIN)/firn demo
+
+check: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test: setup check
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: setup
+	$(BIN)/python -m benchmarks $(ONLY)
+
+soak: setup
+	$(BIN)/python -m tests.soak $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+
+lock: | $(BIN)/python
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-annotate --no-header \
+		$(LOCK_ARGS) --extra dev --output-file $(LOCK) pyproject.toml >/dev/null
+
+clean:
+	rm -rf build dist var $(CODEC).*.so $(STAMP) \
+		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

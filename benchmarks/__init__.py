@@ -1,0 +1,1 @@
+"""Benchmarks: each ``bench_*.py`` registers measurements, ``python -m benchmarks`` runs them."""

@@ -1,0 +1,27 @@
+"""The storage adapter: what brokers and embedded users call, whatever engine is underneath."""
+
+from firnmq.adapter.api import ShardBounds, StorageAdapter
+from firnmq.adapter.catalog import Topic, TopicCatalog
+from firnmq.adapter.engine_adapter import EngineStorageAdapter
+from firnmq.adapter.manager import AdapterFactory, StorageDriverManager, Written
+from firnmq.adapter.offsets import (
+    CommittedOffset,
+    OffsetCacheManager,
+    OffsetManager,
+    OffsetStorageManager,
+)
+
+__all__ = [
+    "AdapterFactory",
+    "CommittedOffset",
+    "EngineStorageAdapter",
+    "OffsetCacheManager",
+    "OffsetManager",
+    "OffsetStorageManager",
+    "ShardBounds",
+    "StorageAdapter",
+    "StorageDriverManager",
+    "Topic",
+    "TopicCatalog",
+    "Written",
+]

@@ -1,0 +1,115 @@
+"""EngineStorageAdapter: a StorageAdapter over one of our own engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+
+from firnmq.adapter.api import ShardBounds
+from firnmq.adapter.offsets import OffsetManager
+from firnmq.config import TopicConfig
+from firnmq.disk import call_blocking
+from firnmq.disk.files import Buffer
+from firnmq.engines import AdapterOffsetStrategy, Appended, Engine, Page, RawPage, ShardStatus
+from firnmq.record import NewRecord
+
+
+class EngineStorageAdapter:
+    """Reads run in the calling thread or, under asyncio, in the executor's threads."""
+
+    def __init__(self, engine: Engine, offsets: OffsetManager, readers: Executor | None) -> None:
+        self._engine = engine
+        self._offsets = offsets
+        self._readers = readers
+
+    async def create_shard(self, shard: str, config: TopicConfig) -> None:
+        await call_blocking(self._readers, self._engine.create_shard, shard, config)
+
+    async def delete_shard(self, shard: str) -> None:
+        await call_blocking(self._readers, self._engine.delete_shard, shard)
+
+    async def list_shard(self) -> list[ShardBounds]:
+        return await call_blocking(self._readers, self._list_shard)
+
+    async def write(self, shard: str, record: NewRecord) -> int:
+        return (await self._engine.append(shard, (record,))).base_offset
+
+    async def batch_write(self, shard: str, records: Sequence[NewRecord]) -> Appended:
+        return await self._engine.append(shard, records)
+
+    async def read_by_offset(
+        self, shard: str, offset: int, *, max_records: int, max_bytes: int
+    ) -> Page:
+        def read() -> Page:
+            return self._engine.read_by_offset(
+                shard, offset, max_records=max_records, max_bytes=max_bytes
+            )
+
+        return await call_blocking(self._readers, read)
+
+    async def read_by_tag(
+        self, shard: str, tag: bytes, start_offset: int, *, max_records: int, max_bytes: int
+    ) -> Page:
+        def read() -> Page:
+            return self._engine.read_by_tag(
+                shard, tag, start_offset, max_records=max_records, max_bytes=max_bytes
+            )
+
+        return await call_blocking(self._readers, read)
+
+    async def read_by_key(self, shard: str, key: bytes) -> Page:
+        return await call_blocking(self._readers, self._engine.read_by_key, shard, key)
+
+    async def delete_by_key(self, shard: str, key: bytes) -> None:
+        await call_blocking(self._readers, self._engine.delete_by_key, shard, key)
+
+    async def delete_by_offset(self, shard: str, offset: int) -> None:
+        await call_blocking(self._readers, self._engine.delete_by_offset, shard, (offset,))
+
+    async def get_offset_by_timestamp(
+        self, shard: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> int:
+        find = self._engine.get_offset_by_timestamp
+        return await call_blocking(self._readers, find, shard, timestamp_ms, strategy)
+
+    async def get_offset_by_group(self, group: str) -> dict[str, int]:
+        committed = await call_blocking(self._readers, self._offsets.committed, group)
+        return {shard: entry.offset for shard, entry in committed.items()}
+
+    async def commit_offset(self, group: str, offsets: Mapping[str, int]) -> None:
+        await call_blocking(self._readers, self._offsets.commit, group, dict(offsets))
+
+    # Beyond the thirteen: what only engines can do ------------------------------------------------
+
+    async def batch_write_raw(self, shard: str, batches: Sequence[Buffer]) -> Appended:
+        """Appends encoded batches; writable buffers are patched in place."""
+        return await self._engine.append_batches(shard, batches)
+
+    async def read_raw(self, shard: str, offset: int, *, max_bytes: int) -> RawPage:
+        def read() -> RawPage:
+            return self._engine.read_batches(shard, offset, max_bytes=max_bytes)
+
+        return await call_blocking(self._readers, read)
+
+    async def delete_records_before(self, shard: str, offset: int) -> None:
+        await call_blocking(self._readers, self._engine.delete_records_before, shard, offset)
+
+    async def truncate(self, shard: str, offset: int) -> None:
+        await call_blocking(self._readers, self._engine.truncate, shard, offset)
+
+    async def roll(self, shard: str) -> None:
+        await call_blocking(self._readers, self._engine.roll, shard)
+
+    async def status(self, shard: str) -> ShardStatus:
+        return await call_blocking(self._readers, self._engine.status, shard)
+
+    def _list_shard(self) -> list[ShardBounds]:
+        bounds = []
+        for spec in self._engine.list_shard():
+            status = self._engine.status(spec.name)
+            bounds.append(
+                ShardBounds(
+                    name=spec.name, start_offset=status.start_offset, end_offset=status.end_offset
+                )
+            )
+        return bounds

@@ -1,0 +1,69 @@
+"""What a store can be told: a TOML file, then environment variables, read once at start-up."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from firnmq.errors import InvalidArgument
+
+_ENVIRONMENT_PREFIX = "FIRN_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Settings of one data directory's store."""
+
+    io_workers: int = 2
+    """Threads that write and sync. More help only where devices sync in parallel: on one device
+    their syncs queue behind each other and every turn gets smaller."""
+    queue_bytes: int = 64 * 1024 * 1024
+    """Bytes a worker may hold; callers wait beyond it."""
+    turn_bytes: int = 16 * 1024 * 1024
+    """Bytes written and synced as one."""
+    open_files: int = 1000
+    """Descriptors kept open for segment files."""
+    read_threads: int = 4
+    """Threads that read for asynchronous callers."""
+    memory_bytes: int = 1024 * 1024 * 1024
+    """Bytes all memory topics together may hold."""
+    housekeeping_ms: int = 5_000
+    """Time between rounds of rolling by age, retention and spilling."""
+    state_sync_ms: int = 1_000
+    """Time between syncs of the index log: bounds what is scanned after a power cut."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidArgument(field.name, f"must be a whole number above 0, not {value!r}")
+
+
+def load_store_config(
+    path: Path | None = None, environment: Mapping[str, str] | None = None
+) -> StoreConfig:
+    """Defaults, overlaid by the file's [store] table, overlaid by FIRN_* variables."""
+    names = {field.name for field in dataclasses.fields(StoreConfig)}
+    values: dict[str, object] = {}
+    if path is not None:
+        try:
+            document = tomllib.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(str(path), f"cannot be read as TOML: {error}") from error
+        for table in document.keys() - {"store"}:
+            raise InvalidArgument(str(path), f"has an unknown table or key {table!r}")
+        values.update(document.get("store", {}))
+    for name in values.keys() - names:
+        raise InvalidArgument(f"{path}: store.{name}", f"is unknown; there are {sorted(names)}")
+    source = os.environ if environment is None else environment
+    for name in names:
+        text = source.get(_ENVIRONMENT_PREFIX + name.upper())
+        if text is not None:
+            if not text.isdecimal():
+                raise InvalidArgument(_ENVIRONMENT_PREFIX + name.upper(), f"not a number: {text!r}")
+            values[name] = int(text)
+    return StoreConfig(**values)  # type: ignore[arg-type]

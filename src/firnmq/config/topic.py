@@ -1,0 +1,222 @@
+"""What a topic can be told. Each field is also an option, written with dots: `segment.bytes`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from firnmq.errors import InvalidArgument
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class StorageType(Enum):
+    """The engines that come with FirnMQ. A registered adapter adds further names."""
+
+    MEMORY = "EngineMemory"
+    ROCKSDB = "EngineRocksDB"
+    SEGMENT = "EngineSegment"
+
+
+class Durability(Enum):
+    """When an append is acknowledged."""
+
+    FSYNC = "fsync"
+    """After it is on the device."""
+    INTERVAL = "interval"
+    """After the write; synced every `durability.interval.ms`."""
+    OS = "os"
+    """After the write; the operating system decides."""
+
+
+class MemoryOverflow(Enum):
+    """What becomes of a sealed segment of a memory topic."""
+
+    DROP = "drop"
+    """It stays in memory until the limit is reached, then the oldest goes."""
+    SPILL = "spill"
+    """It is written to disk in the background and survives a restart."""
+
+
+class CompressionType(Enum):
+    """How batches made from single records are compressed. Client batches stay as they come."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A topic's options. None means: no limit."""
+
+    storage_type: str = StorageType.SEGMENT.value
+    """Engine or registered adapter that keeps the topic."""
+    segment_bytes: int = GIB
+    """A segment is sealed before it grows beyond this (one larger batch gets its own segment)."""
+    segment_ms: int | None = 7 * 24 * 3600 * 1000
+    """A segment is sealed this long after its first append."""
+    retention_ms: int | None = None
+    """Sealed segments whose newest record is older than this are dropped. None keeps all."""
+    retention_bytes: int | None = None
+    """Oldest sealed segments are dropped while the rest still has this many bytes per shard."""
+    ttl_ms: int | None = None
+    """A record expires this long after its timestamp, unless its own expiry comes first."""
+    durability: Durability = Durability.FSYNC
+    durability_interval_ms: int = 100
+    """Time between syncs with durability=interval: what a power cut may cost."""
+    index_key: bool = True
+    """Keep the key index, for read_by_key."""
+    index_tag: bool = True
+    """Keep the tag index, for read_by_tag."""
+    tag_headers: tuple[str, ...] = ("tag",)
+    """Headers whose values are a record's tags; records written with tags use the first."""
+    expire_header: str = "expire-at"
+    """Header that holds a record's expiry in milliseconds, as decimal digits."""
+    compression_type: CompressionType = CompressionType.NONE
+    max_record_bytes: int = MIB
+    """A larger record is refused."""
+    max_batch_bytes: int = 16 * MIB
+    """A larger batch is refused; stays well below a segment so that segments can roll."""
+    memory_overflow: MemoryOverflow = MemoryOverflow.DROP
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise InvalidArgument(
+                    option_name(name), f"is {value:,}, allowed are {low:,} to {high:,}"
+                )
+        if not self.tag_headers or not all(self.tag_headers):
+            raise InvalidArgument("tag.headers", "needs at least one header name, none empty")
+        if self.max_record_bytes > self.max_batch_bytes:
+            raise InvalidArgument("max.record.bytes", "must not be above max.batch.bytes")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, object]) -> TopicConfig:
+        """A configuration from dotted options; unknown names are refused by name."""
+        return cls().with_options(options)
+
+    def with_options(self, options: Mapping[str, object]) -> TopicConfig:
+        """This configuration with some options changed."""
+        changes: dict[str, Any] = {}
+        for option, value in options.items():
+            field = option.replace(".", "_")
+            if field not in _PARSERS:
+                known = ", ".join(sorted(map(option_name, _PARSERS)))
+                raise InvalidArgument(option, f"is not a topic option; there are: {known}")
+            changes[field] = _parse(option, value, _PARSERS[field])
+        return dataclasses.replace(self, **changes)
+
+    def options(self) -> dict[str, str | None]:
+        """Every option with its value as text, None where there is no limit."""
+        return {option_name(f.name): _text(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+def option_name(field: str) -> str:
+    """`segment_bytes` → `segment.bytes`."""
+    return field.replace("_", ".")
+
+
+_BOUNDS = {
+    "segment_bytes": (KIB, 4 * GIB),
+    "segment_ms": (1, 2**53),
+    "retention_ms": (0, 2**53),
+    "retention_bytes": (0, 2**53),
+    "ttl_ms": (1, 2**53),
+    "durability_interval_ms": (1, 3_600_000),
+    "max_record_bytes": (1, 64 * MIB),
+    "max_batch_bytes": (KIB, 100 * MIB),
+}
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("must be a whole number")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"must be a whole number, not {value!r}") from None
+
+
+def _limit(value: object) -> int | None:
+    if value is None or value in ("none", "-1", -1):
+        return None
+    return _number(value)
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    raise ValueError(f"must be true or false, not {value!r}")
+
+
+def _one_of(kind: type[Enum]) -> Callable[[object], Enum]:
+    def parse(value: object) -> Enum:
+        try:
+            return kind(value.value if isinstance(value, Enum) else value)
+        except ValueError:
+            names = ", ".join(str(member.value) for member in kind)
+            raise ValueError(f"must be one of {names}, not {value!r}") from None
+
+    return parse
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a name")
+    return value
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(","))
+    if isinstance(value, (tuple, list)) and all(isinstance(part, str) for part in value):
+        return tuple(value)
+    raise ValueError("must be names separated by commas")
+
+
+_PARSERS: dict[str, Callable[[object], object]] = {
+    "storage_type": _name,
+    "segment_bytes": _number,
+    "segment_ms": _limit,
+    "retention_ms": _limit,
+    "retention_bytes": _limit,
+    "ttl_ms": _limit,
+    "durability": _one_of(Durability),
+    "durability_interval_ms": _number,
+    "index_key": _flag,
+    "index_tag": _flag,
+    "tag_headers": _names,
+    "expire_header": _name,
+    "compression_type": _one_of(CompressionType),
+    "max_record_bytes": _number,
+    "max_batch_bytes": _number,
+    "memory_overflow": _one_of(MemoryOverflow),
+}
+
+
+def _parse(option: str, value: object, parser: Callable[[object], object]) -> object:
+    try:
+        return parser(value)
+    except ValueError as error:
+        raise InvalidArgument(option, str(error)) from None
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,180 @@
+"""Data files: an LRU of open descriptors, gathered writes, positional reads, syncs.
+
+Ten thousand shards must not need ten thousand descriptors, so nobody above this module holds one:
+a path is borrowed for the length of one operation.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from firnmq.disk.directory import sync_directory
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+IOV_MAX = 1024
+"""Buffers one writev takes on Linux; more are split over several calls."""
+
+_OPEN_MODE = 0o640
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStatistics:
+    open_files: int
+    open_count: int
+    sync_count: int
+    written_bytes: int
+
+
+class _OpenFile:
+    __slots__ = ("descriptor", "users")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.users = 0
+
+
+class FileCache:
+    """Opens files on use and closes the least recently used. Safe with threads."""
+
+    def __init__(self, *, open_max: int = 1000) -> None:
+        self._open_max = open_max
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._open_count = 0
+        self._sync_count = 0
+        self._written_bytes = 0
+
+    def create(self, path: Path) -> None:
+        """Makes an empty file and its directories, durably. An existing file is left as it is."""
+        missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OPEN_MODE))
+        sync_directory(path.parent)
+        for made in missing:
+            sync_directory(made.parent)
+
+    def write_at(self, path: str, buffers: Sequence[Buffer], position: int) -> int:
+        """Writes all buffers at the position with as few calls as the system allows."""
+        with self._borrow(path) as file:
+            written = _write_all(file.descriptor, buffers, position)
+        self._written_bytes += written
+        return written
+
+    def read_at(self, path: str, position: int, size: int) -> bytes:
+        """Up to `size` bytes from the position; fewer at the end of the file."""
+        with self._borrow(path) as file:
+            data = os.pread(file.descriptor, size, position)
+            if len(data) == size or not data:
+                return data
+            parts = [data]  # A short read in mid-file is legal; go on until the end.
+            got = len(data)
+            while got < size and (data := os.pread(file.descriptor, size - got, position + got)):
+                parts.append(data)
+                got += len(data)
+            return b"".join(parts)
+
+    def sync(self, path: str) -> None:
+        """Makes what was written to the file durable."""
+        with self._borrow(path) as file:
+            os.fdatasync(file.descriptor)
+        self._sync_count += 1
+
+    def truncate(self, path: str, length: int) -> None:
+        """Cuts the file and makes the cut durable."""
+        with self._borrow(path) as file:
+            os.ftruncate(file.descriptor, length)
+            os.fsync(file.descriptor)
+        self._sync_count += 1
+
+    def length(self, path: str) -> int | None:
+        """Bytes in the file, None if there is no such file."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
+    def remove(self, path: str) -> None:
+        """Removes the file durably; one that is not there is no error."""
+        self.forget(path)
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+            sync_directory(Path(path).parent)
+
+    def forget(self, path: str) -> None:
+        """Closes the file's descriptor, without syncing, unless someone is using it right now."""
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None and file.users == 0:
+                del self._files[path]
+                os.close(file.descriptor)
+
+    def statistics(self) -> FileStatistics:
+        return FileStatistics(
+            open_files=len(self._files),
+            open_count=self._open_count,
+            sync_count=self._sync_count,
+            written_bytes=self._written_bytes,
+        )
+
+    def close(self) -> None:
+        """Closes every descriptor. Nobody may be using the cache any more."""
+        with self._lock:
+            for file in self._files.values():
+                os.close(file.descriptor)
+            self._files.clear()
+
+    @contextmanager
+    def _borrow(self, path: str) -> Iterator[_OpenFile]:
+        with self._lock:
+            file = self._files.get(path)
+            if file is None:
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                file = self._files[path] = _OpenFile(descriptor)
+                self._open_count += 1
+                if len(self._files) > self._open_max:
+                    self._evict_one()
+            else:
+                self._files.move_to_end(path)
+            file.users += 1
+        try:
+            yield file
+        finally:
+            with self._lock:
+                file.users -= 1
+
+    def _evict_one(self) -> None:
+        """Closes the least recently used idle file.
+
+        Unsynced bytes stay in the page cache, and Linux reports a write-back error that nobody
+        has seen yet to whoever syncs the file after opening it again.
+        """
+        newest = next(reversed(self._files))
+        for key, file in self._files.items():
+            if file.users == 0 and key != newest:
+                del self._files[key]
+                os.close(file.descriptor)
+                return
+
+
+def _write_all(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+    start = position
+    for first in range(0, len(buffers), IOV_MAX):
+        group = buffers[first : first + IOV_MAX]
+        wanted = sum(map(len, group))
+        written = os.pwritev(descriptor, group, position)
+        position += written
+        if written < wanted:  # Rare: a signal or a nearly full disk. Finish with plain writes.
+            rest = memoryview(b"".join(group))[written:]
+            while rest:
+                written = os.pwrite(descriptor, rest, position)
+                position += written
+                rest = rest[written:]
+    return position - start

@@ -1,0 +1,283 @@
+"""The node's key-value store: one RocksDB database in the data directory.
+
+Writes go to RocksDB's log without a sync, since a synced write would hold the interpreter's lock
+while the disk works; whoever needs durability calls `sync`, which releases it, and callers that
+arrive while a sync is running share the next one. After a failed write RocksDB refuses all
+further ones, so the store reopens the database before the next write.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+)
+
+from firnmq.errors import Closed, Corruption, StorageFailed, storage_failure
+
+_WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+_TOTAL_WRITE_BUFFER_BYTES = 64 * 1024 * 1024
+_WAL_BYTES_MAX = 256 * 1024 * 1024
+_BLOCK_CACHE_BYTES = 64 * 1024 * 1024
+
+
+class Family(Enum):
+    """Column families, by what is in them."""
+
+    STATE = "state"
+    """Topics, shards, segment chains, deletions, group offsets."""
+    INDEX = "index"
+    """The four indexes and their checkpoints: derived, can be rebuilt from the log."""
+    MESSAGES = "messages"
+    """Batches of the RocksDB engine."""
+
+
+class KvBatch:
+    """Changes that are written together or not at all. Not for sharing between threads."""
+
+    __slots__ = ("_batch", "_handles")
+
+    def __init__(self, handles: dict[Family, Any]) -> None:
+        self._batch = WriteBatch(raw_mode=True)
+        self._handles = handles
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
+        self._batch.put(key, value, self._handles[family])
+
+    def put_many(self, family: Family, entries: list[tuple[bytes, bytes]]) -> None:
+        put, handle = self._batch.put, self._handles[family]
+        for key, value in entries:
+            put(key, value, handle)
+
+    def delete(self, family: Family, key: bytes) -> None:
+        self._batch.delete(key, self._handles[family])
+
+    def delete_range(self, family: Family, lower: bytes, upper: bytes) -> None:
+        """Deletes every key in [lower, upper)."""
+        self._batch.delete_range(lower, upper, self._handles[family])
+
+    def __len__(self) -> int:
+        return int(self._batch.len())
+
+
+class _Generation:
+    """One opening of the database, with every handle that must go before it can close."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = Rdict(str(path), _options(), {f.value: _family_options() for f in Family})
+        self.families = {f: self.db.get_column_family(f.value) for f in Family}
+        self.handles = {f: self.db.get_column_family_handle(f.value) for f in Family}
+
+    def close(self) -> None:
+        self.handles.clear()
+        for family in self.families.values():
+            family.close()
+        self.families.clear()
+        self.db.close()
+
+
+class KeyValueStore:
+    """Ordered bytes to bytes. Safe with threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._gate = threading.Condition(threading.Lock())
+        self._users = 0
+        self._changing = False
+        self._failure: BaseException | None = None
+        self._generation: _Generation | None = self._open()
+        self._sync_lock = threading.Lock()
+        self._write_seq = 0
+        self._synced_seq = 0
+        self.sync_count = 0
+
+    # Reading ------------------------------------------------------------------------------
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        with self._using() as generation:
+            value: bytes | None = generation.families[family].get(key)
+            return value
+
+    def floor(self, family: Family, lower: bytes, key: bytes) -> tuple[bytes, bytes] | None:
+        """The entry with the greatest key in [lower, key], if any."""
+        with self._using() as generation:
+            iterator = generation.families[family].iter()
+            iterator.seek_for_prev(key)
+            if not iterator.valid():
+                iterator.status()
+                return None
+            found: bytes = iterator.key()
+            return (found, iterator.value()) if found >= lower else None
+
+    def items(
+        self, family: Family, lower: bytes, upper: bytes, limit: int = 1_000_000_000
+    ) -> list[tuple[bytes, bytes]]:
+        """Entries with lower <= key < upper in key order, at most `limit` of them."""
+        found: list[tuple[bytes, bytes]] = []
+        with self._using() as generation:
+            options = ReadOptions()
+            options.set_iterate_upper_bound(upper)
+            iterator = generation.families[family].iter(options)
+            iterator.seek(lower)
+            while len(found) < limit and iterator.valid():
+                found.append((iterator.key(), iterator.value()))
+                iterator.next()
+            iterator.status()
+        return found
+
+    # Writing ------------------------------------------------------------------------------
+
+    @contextmanager
+    def batch(self) -> Iterator[KvBatch]:
+        """A batch that is written, unsynced, when the block ends without an error."""
+        with self._using(for_write=True) as generation:
+            batch = KvBatch(generation.handles)
+            yield batch
+            try:
+                if len(batch):
+                    generation.db.write(batch._batch)
+            except Exception as error:  # rocksdict raises plain Exception for every failure.
+                self._failure = error
+                raise storage_failure("the key-value store", error) from error
+            finally:
+                del batch._batch
+        with self._gate:
+            self._write_seq += 1
+
+    def sync(self) -> None:
+        """Makes every write that has returned durable."""
+        wanted = self._write_seq
+        with self._sync_lock:
+            if self._synced_seq >= wanted:  # Another caller's sync began after our write.
+                return
+            reached = self._write_seq
+            with self._using() as generation:
+                try:
+                    generation.db.flush_wal(True)
+                except Exception as error:  # rocksdict raises plain Exception for every failure.
+                    self._failure = error
+                    raise storage_failure("the key-value store", error) from error
+            self._synced_seq = reached
+            self.sync_count += 1
+
+    # Whole database -------------------------------------------------------------------------
+
+    def property_int(self, family: Family, name: str) -> int:
+        with self._using() as generation:
+            return int(generation.families[family].property_int_value(name) or 0)
+
+    def compact(self, family: Family) -> None:
+        """Writes memory tables out and merges the family's files. For measurements."""
+        with self._using() as generation:
+            generation.families[family].flush(True)
+            generation.families[family].compact_range(None, None)
+
+    def files(self) -> list[dict[str, Any]]:
+        with self._using() as generation:
+            return list(generation.db.live_files())
+
+    def close(self) -> None:
+        with self._exclusive():
+            generation, self._generation = self._generation, None
+        if generation is not None:
+            generation.close()
+
+    def _open(self) -> _Generation:
+        try:
+            return _Generation(self._path)
+        except Exception as error:  # rocksdict raises plain Exception for every failure.
+            if "corruption" in str(error).lower():
+                raise Corruption(str(error), where=str(self._path)) from error
+            raise storage_failure("the key-value store", error) from error
+
+    @contextmanager
+    def _using(self, *, for_write: bool = False) -> Iterator[_Generation]:
+        if for_write and self._failure is not None:
+            self._reopen()
+        with self._gate:
+            while self._changing:
+                self._gate.wait()
+            generation = self._generation
+            if generation is None:
+                if self._failure is not None:
+                    raise storage_failure("the key-value store", self._failure)
+                raise Closed("the key-value store is closed")
+            self._users += 1
+        try:
+            yield generation
+        finally:
+            with self._gate:
+                self._users -= 1
+                if self._users == 0 and self._changing:
+                    self._gate.notify_all()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        with self._gate:
+            while self._changing:
+                self._gate.wait()
+            self._changing = True
+            while self._users:
+                self._gate.wait()
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._changing = False
+                self._gate.notify_all()
+
+    def _reopen(self) -> None:
+        """Opens the database anew after a failed write; raises while the disk still refuses."""
+        with self._exclusive():
+            if self._failure is None:
+                return
+            generation, self._generation = self._generation, None
+            if generation is not None:
+                generation.close()
+                del generation
+            try:
+                self._generation = self._open()
+            except StorageFailed as error:
+                self._failure = error.cause
+                raise
+            self._failure = None
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_db_write_buffer_size(_TOTAL_WRITE_BUFFER_BYTES)
+    options.set_max_total_wal_size(_WAL_BYTES_MAX)
+    options.set_max_open_files(64)
+    options.set_keep_log_file_num(2)
+    options.set_max_background_jobs(2)
+    return options
+
+
+def _family_options() -> Options:
+    options = Options(raw_mode=True)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_compression_type(DBCompressionType.lz4())
+    table = BlockBasedOptions()
+    table.set_block_cache(_block_cache())
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def _block_cache() -> Cache:
+    return Cache(_BLOCK_CACHE_BYTES // len(Family))

@@ -1,0 +1,142 @@
+"""Waiting for the pool, from a thread or from an event loop, with one set of coroutines.
+
+Everything above the pool is written once, as coroutines that await only a Ticket or
+`call_blocking`. Under asyncio they run as usual. `run_blocking` drives the same coroutine in the
+calling thread: a Ticket then parks that thread on a lock and `call_blocking` calls the function
+right there, so a synchronous caller pays for no event loop and no second thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
+from typing import Any, Generic, TypeVar
+
+from firnmq.errors import TimedOut
+
+T = TypeVar("T")
+
+
+class _Mode(threading.local):
+    blocking = False
+
+
+_mode = _Mode()
+
+
+def is_blocking() -> bool:
+    """Whether the running coroutine is driven by `run_blocking`: waiting blocks the thread."""
+    return _mode.blocking
+
+
+class Ticket(Generic[T]):
+    """A result that a pool worker will provide. Owned by the caller who made it."""
+
+    __slots__ = ("_error", "_future", "_loop", "_parked", "_value")
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._future: asyncio.Future[T] | None = None
+        self._parked: threading.Lock | None = None
+        if _mode.blocking:
+            self._parked = threading.Lock()
+            self._parked.acquire()
+        else:
+            self._loop = asyncio.get_running_loop()
+            self._future = self._loop.create_future()
+
+    def wait(self, timeout_s: float = -1) -> T:
+        """Parks the calling thread until the result is there."""
+        assert self._parked is not None, "wait() is for tickets made under run_blocking"
+        if not self._parked.acquire(timeout=timeout_s):
+            raise TimedOut(f"no answer from the disk within {timeout_s} s; the outcome is unknown")
+        self._parked.release()
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._future is not None:
+            return (yield from self._future.__await__())
+        yield self
+        return self.wait()
+
+    def _settle(self) -> None:
+        """Hands the stored outcome to the future. Runs on the ticket's event loop."""
+        assert self._future is not None
+        if self._future.done():  # The waiter was cancelled.
+            return
+        if self._error is not None:
+            self._future.set_exception(self._error)
+        else:
+            self._future.set_result(self._value)  # type: ignore[arg-type]
+
+
+class Settlement:
+    """Gathers the outcomes of one turn and delivers them with one hop per event loop."""
+
+    __slots__ = ("_by_loop", "_parked")
+
+    def __init__(self) -> None:
+        self._by_loop: dict[asyncio.AbstractEventLoop, list[Ticket[Any]]] = {}
+        self._parked: list[Ticket[Any]] = []
+
+    def resolve(self, ticket: Ticket[T], value: T) -> None:
+        ticket._value = value
+        self._add(ticket)
+
+    def fail(self, ticket: Ticket[Any], error: BaseException) -> None:
+        ticket._error = error
+        self._add(ticket)
+
+    def _add(self, ticket: Ticket[Any]) -> None:
+        if ticket._loop is None:
+            self._parked.append(ticket)
+        else:
+            self._by_loop.setdefault(ticket._loop, []).append(ticket)
+
+    def deliver(self) -> None:
+        """Wakes everyone gathered so far."""
+        parked, self._parked = self._parked, []
+        for ticket in parked:
+            assert ticket._parked is not None
+            ticket._parked.release()
+        by_loop, self._by_loop = self._by_loop, {}
+        for loop, tickets in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_settle_all, tickets)
+            except RuntimeError:  # The loop was closed; nobody is waiting any more.
+                continue
+
+
+def _settle_all(tickets: list[Ticket[Any]]) -> None:
+    for ticket in tickets:
+        ticket._settle()
+
+
+async def call_blocking(executor: Executor | None, function: Callable[..., T], *args: Any) -> T:
+    """Calls a blocking function: in place under `run_blocking`, in a thread under asyncio."""
+    if _mode.blocking:
+        return function(*args)
+    return await asyncio.get_running_loop().run_in_executor(executor, function, *args)
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Drives a coroutine that awaits only Tickets and `call_blocking` in the calling thread."""
+    before, _mode.blocking = _mode.blocking, True
+    try:
+        while True:
+            ticket = coroutine.send(None)
+            assert isinstance(ticket, Ticket), "only storage coroutines can run without a loop"
+            assert ticket._parked is not None
+            ticket._parked.acquire()
+            ticket._parked.release()
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        _mode.blocking = before
+        coroutine.close()

@@ -1,0 +1,22 @@
+"""Engines: three ways to keep shards, with one meaning."""
+
+from firnmq.engines.api import (
+    AdapterOffsetStrategy,
+    Appended,
+    Engine,
+    Page,
+    RawPage,
+    ShardStatus,
+)
+from firnmq.engines.state import ShardSpec, ShardState
+
+__all__ = [
+    "AdapterOffsetStrategy",
+    "Appended",
+    "Engine",
+    "Page",
+    "RawPage",
+    "ShardSpec",
+    "ShardState",
+    "ShardStatus",
+]

@@ -1,0 +1,154 @@
+"""What an engine does, and the values it takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from firnmq.config import TopicConfig
+from firnmq.disk.files import Buffer
+from firnmq.engines.segments import SegmentMeta
+from firnmq.engines.state import ShardSpec
+from firnmq.record import Columns, NewRecord, Record, columns_of_records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+READ_RECORDS_DEFAULT = 1000
+READ_BYTES_DEFAULT = 8 * 1024 * 1024
+
+
+class AdapterOffsetStrategy(Enum):
+    """What a lookup by time answers when no record is as young as asked for."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """Where one request's records are: [base_offset, next_offset)."""
+
+    base_offset: int
+    next_offset: int
+
+
+class Page:
+    """Some records of a shard, in offset order, and where to go on."""
+
+    __slots__ = ("columns", "end_offset", "next_offset", "start_offset")
+
+    def __init__(
+        self, columns: tuple[Columns, ...], *, next_offset: int, start_offset: int, end_offset: int
+    ) -> None:
+        self.columns = columns
+        self.next_offset = next_offset
+        """Offset from which the next read goes on."""
+        self.start_offset = start_offset
+        """First readable offset of the shard."""
+        self.end_offset = end_offset
+        """Offset the next record gets."""
+
+    @classmethod
+    def from_records(
+        cls, records: Sequence[Record], *, next_offset: int, start_offset: int, end_offset: int
+    ) -> Page:
+        """A page of plain records in offset order, for adapters that have no batches."""
+        return cls(
+            (columns_of_records(records),) if records else (),
+            next_offset=next_offset,
+            start_offset=start_offset,
+            end_offset=end_offset,
+        )
+
+    def __len__(self) -> int:
+        return sum(map(len, self.columns))
+
+    def records(self) -> list[Record]:
+        return [record for columns in self.columns for record in columns.records()]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records())
+
+    def to_arrow(self) -> pa.Table:
+        """The records as an Arrow table."""
+        import pyarrow as pa
+
+        from firnmq.record.arrow import SCHEMA
+
+        return pa.Table.from_batches([each.to_arrow() for each in self.columns], SCHEMA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawPage:
+    """Whole batches as they are stored, the first one holding the offset asked for."""
+
+    batches: tuple[Buffer, ...]
+    """One or more batches in each buffer."""
+    next_offset: int
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStatus:
+    """A shard's bounds and segments at one moment."""
+
+    spec: ShardSpec
+    start_offset: int
+    end_offset: int
+    length_bytes: int
+    segments: tuple[SegmentMeta, ...]
+    failure: str | None
+
+
+class Engine(Protocol):
+    """Keeps shards. Reads block; `append` is awaited. Safe with threads.
+
+    Offsets are contiguous as assigned. A read returns whole records, at least one if there is
+    one, and never a record that was deleted or has expired.
+    """
+
+    def create_shard(self, name: str, config: TopicConfig) -> ShardSpec: ...
+
+    def delete_shard(self, name: str) -> None: ...
+
+    def list_shard(self) -> list[ShardSpec]: ...
+
+    def status(self, shard: str) -> ShardStatus: ...
+
+    async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended: ...
+
+    async def append_batches(self, shard: str, batches: Sequence[Buffer]) -> Appended: ...
+
+    def read_by_offset(
+        self, shard: str, offset: int, *, max_records: int, max_bytes: int
+    ) -> Page: ...
+
+    def read_batches(self, shard: str, offset: int, *, max_bytes: int) -> RawPage: ...
+
+    def read_by_key(self, shard: str, key: bytes) -> Page: ...
+
+    def read_by_tag(
+        self, shard: str, tag: bytes, start_offset: int, *, max_records: int, max_bytes: int
+    ) -> Page: ...
+
+    def get_offset_by_timestamp(
+        self, shard: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> int: ...
+
+    def delete_by_key(self, shard: str, key: bytes) -> None: ...
+
+    def delete_by_offset(self, shard: str, offsets: Sequence[int]) -> None: ...
+
+    def delete_records_before(self, shard: str, offset: int) -> None: ...
+
+    def truncate(self, shard: str, offset: int) -> None: ...
+
+    def roll(self, shard: str) -> None: ...
+
+    def housekeep(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,107 @@
+"""What engines that keep shards on disk share: indexes in RocksDB, bytes in some layout."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from firnmq.clock import Clock
+from firnmq.disk import Family, IoPool, KeyValueStore, Ticket
+from firnmq.engines.api import Appended
+from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
+from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
+from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.index import RocksIndexEntries, RocksSegmentIndex
+
+_log = structlog.get_logger("firnmq.engine")
+
+
+class ByteLayout(Protocol):
+    """Where segments' bytes are."""
+
+    def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
+
+    def drop_shard(self, spec: ShardSpec) -> None:
+        """Removes what is left of a shard after its segments were dropped."""
+
+
+class DurableBackend:
+    """A Backend over the key-value store. One serves every durable engine of a store, so that a
+    worker's turn over shards of several engines is still one write."""
+
+    def __init__(
+        self, kv: KeyValueStore, state: ShardState, clock: Clock, layouts: dict[str, ByteLayout]
+    ) -> None:
+        self._kv = kv
+        self._layouts = layouts
+        self.state = state
+        self.clock = clock
+
+    def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
+        return self._layouts[spec.config.storage_type].open_bytes(spec, meta)
+
+    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> RocksSegmentIndex:
+        return RocksSegmentIndex(self._kv, spec.uid, meta.seq)
+
+    def turn_index(self, spec: ShardSpec, segment: Segment) -> RocksIndexEntries:
+        return RocksIndexEntries(spec.uid, segment.meta.seq)
+
+    def commit(self, logs: list[ShardLog]) -> None:
+        """One write for all rows and entries; one sync if rows must be durable."""
+        must_sync = False
+        with self._kv.batch() as batch:
+            for log in logs:
+                if log.rows.rows:
+                    batch.put_many(Family.MESSAGES, log.rows.rows)
+                    must_sync = must_sync or log.wants_sync
+                batch.put_many(Family.INDEX, log.staged_entries())
+        if must_sync:
+            self._kv.sync()
+
+    def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
+        with self._kv.batch() as batch:
+            batch.put_many(Family.INDEX, entries)
+
+    def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
+        segment.bytes.drop()
+        RocksSegmentIndex(self._kv, spec.uid, segment.meta.seq).clear()
+
+    def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
+        RocksSegmentIndex(self._kv, spec.uid, segment.meta.seq).clear()
+        return segment
+
+    def drop_shard(self, spec: ShardSpec) -> None:
+        self._layouts[spec.config.storage_type].drop_shard(spec)
+
+
+class DurableKeeper:
+    """Opens logs with recovery and writes them through the I/O pool; a LogKeeper."""
+
+    def __init__(self, storage_type: str, backend: DurableBackend, pool: IoPool[Append]) -> None:
+        self.storage_type = storage_type
+        self._backend = backend
+        self._pool = pool
+
+    def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
+        found = open_log(spec, self._backend, self._backend.state, failed)
+        if found.cut_bytes:
+            _log.warning("tail_cut", shard=spec.name, cut_bytes=found.cut_bytes)
+        return found.log
+
+    async def append(self, log: ShardLog, request: Append) -> Appended:
+        request.log = log
+        request.ticket = Ticket()
+        await self._pool.put(log.spec.uid, request)
+        return await request.ticket
+
+    def truncate(self, log: ShardLog, offset: int, position: int) -> None:
+        truncate_log(log, self._backend, self._backend.state, offset, position)
+
+    def drop_shard(self, log: ShardLog) -> None:
+        for segment in log.segments:
+            self._backend.drop_segment(log.spec, segment)
+        self._backend.drop_shard(log.spec)
+
+    def housekeep(self, log: ShardLog) -> None:
+        """Rolling and retention are all there is to do."""

@@ -1,0 +1,279 @@
+"""The engine over shard logs: finds, opens and reopens logs, and runs operations on them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from firnmq.clock import Clock
+from firnmq.config import TopicConfig
+from firnmq.disk import call_blocking
+from firnmq.disk.files import Buffer
+from firnmq.engines.api import (
+    AdapterOffsetStrategy,
+    Appended,
+    Page,
+    RawPage,
+    ShardStatus,
+)
+from firnmq.engines.retention import expired_end
+from firnmq.engines.segments import SegmentState
+from firnmq.engines.shardlog import (
+    Append,
+    LogReader,
+    ShardLog,
+    prepare_batch,
+    prepare_records,
+)
+from firnmq.engines.shardlog.truncate import cut_position
+from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.errors import Closed, FirnError, InvalidArgument, ShardNotFound, StorageFailed
+from firnmq.record import NewRecord
+
+_LOCK_STRIPES = 64
+_log = structlog.get_logger("firnmq.engine")
+
+
+class LogKeeper(Protocol):
+    """What one kind of engine does its own way."""
+
+    @property
+    def storage_type(self) -> str: ...
+
+    def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog: ...
+
+    async def append(self, log: ShardLog, request: Append) -> Appended: ...
+
+    def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
+
+    def drop_shard(self, log: ShardLog) -> None: ...
+
+    def housekeep(self, log: ShardLog) -> None: ...
+
+
+class LogEngine:
+    """An Engine whose shards are logs; `keeper` says how they are opened and written."""
+
+    def __init__(self, keeper: LogKeeper, state: ShardState, clock: Clock) -> None:
+        self._keeper = keeper
+        self._state = state
+        self._clock = clock
+        self._specs = {
+            spec.name: spec
+            for spec in state.shards()
+            if spec.config.storage_type == keeper.storage_type
+        }
+        self._logs: dict[str, ShardLog] = {}
+        self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
+        self._is_closed = False
+
+    # Shards -------------------------------------------------------------------------------------
+
+    def create_shard(self, name: str, config: TopicConfig) -> ShardSpec:
+        self._check_open()
+        spec = self._state.add_shard(name, config)
+        self._specs[name] = spec
+        return spec
+
+    def delete_shard(self, name: str) -> None:
+        log = self._log(name)
+        with log.lock:
+            log.refusal = ShardNotFound(name)
+            self._keeper.drop_shard(log)
+            self._state.remove_shard(log.spec)
+            self._specs.pop(name, None)
+            self._logs.pop(name, None)
+
+    def list_shard(self) -> list[ShardSpec]:
+        return list(self._specs.values())
+
+    def status(self, shard: str) -> ShardStatus:
+        log = self._log(shard)
+        view = log.view
+        sealed = sum(
+            each.meta.length for each in view.segments if each.meta.state is SegmentState.SEALED
+        )
+        return ShardStatus(
+            spec=log.spec,
+            start_offset=view.start_offset,
+            end_offset=view.end_offset,
+            length_bytes=sealed + view.active_length,
+            segments=tuple(each.meta for each in view.segments),
+            failure=None if log.refusal is None else str(log.refusal),
+        )
+
+    # Writing ------------------------------------------------------------------------------------
+
+    async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended:
+        spec = self._spec(shard)
+        request = prepare_records(records, spec.config, self._clock.now_ms())
+        return await self._keeper.append(await self._log_to_append(shard), request)
+
+    async def append_batches(self, shard: str, batches: Sequence[Buffer]) -> Appended:
+        """Appends a client's batches. Writable buffers are patched in place: hand them over."""
+        if not batches:
+            raise InvalidArgument("batches", "there must be at least one")
+        spec = self._spec(shard)
+        prepared = [prepare_batch(batch, spec.config) for batch in batches]
+        request = Append(None, prepared, sum(len(batch.data) for batch in prepared))
+        return await self._keeper.append(await self._log_to_append(shard), request)
+
+    # Reading ------------------------------------------------------------------------------------
+
+    def read_by_offset(self, shard: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
+        return self._reader(shard).by_offset(offset, max_records, max_bytes)
+
+    def read_batches(self, shard: str, offset: int, *, max_bytes: int) -> RawPage:
+        return self._reader(shard).raw(offset, max_bytes)
+
+    def read_by_key(self, shard: str, key: bytes) -> Page:
+        return self._reader(shard).by_key(key)
+
+    def read_by_tag(
+        self, shard: str, tag: bytes, start_offset: int, *, max_records: int, max_bytes: int
+    ) -> Page:
+        return self._reader(shard).by_tag(tag, start_offset, max_records, max_bytes)
+
+    def get_offset_by_timestamp(
+        self, shard: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+    ) -> int:
+        return self._reader(shard).offset_by_time(timestamp_ms, strategy)
+
+    # Changing what is there -----------------------------------------------------------------------
+
+    def delete_by_key(self, shard: str, key: bytes) -> None:
+        self._change(shard, lambda log: log.kill_key(key))
+
+    def delete_by_offset(self, shard: str, offsets: Sequence[int]) -> None:
+        self._change(shard, lambda log: log.add_holes(list(offsets)))
+
+    def delete_records_before(self, shard: str, offset: int) -> None:
+        """Moves the start of the shard up to the offset; one below the start changes nothing."""
+
+        def move(log: ShardLog) -> None:
+            LogReader(log, 0).check_bounds(max(offset, log.view.start_offset))
+            log.move_start(offset)
+
+        self._change(shard, move)
+
+    def truncate(self, shard: str, offset: int) -> None:
+        """Cuts everything from the offset on, which must begin a batch of the active segment."""
+        log = self._writable_log(shard)
+        with log.lock:
+            _refuse(log)
+            position = cut_position(log, offset)
+            if position is not None:
+                self._keeper.truncate(log, offset, position)
+
+    def roll(self, shard: str) -> None:
+        """Seals the active segment now; an empty one stays."""
+        self._change(shard, _roll)
+
+    # Upkeep -------------------------------------------------------------------------------------
+
+    def housekeep(self) -> None:
+        """Rolls by age, drops what retention allows, and whatever else the keeper has to do.
+
+        One shard's trouble is logged and does not keep others from their turn.
+        """
+        for name, spec in list(self._specs.items()):
+            config = spec.config
+            has_limits = (config.retention_ms, config.retention_bytes, config.ttl_ms) != (None,) * 3
+            if name not in self._logs and not has_limits:
+                continue
+            try:
+                log = self._writable_log(name)
+                with log.lock:
+                    self._retain(log)
+                self._keeper.housekeep(log)
+            except ShardNotFound:
+                continue  # Deleted meanwhile.
+            except (FirnError, OSError) as error:
+                _log.error("housekeeping_failed", shard=name, error=str(error))
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _retain(self, log: ShardLog) -> None:
+        config, now_ms = log.spec.config, self._clock.now_ms()
+        limits = [limit for limit in (config.retention_ms, config.ttl_ms) if limit is not None]
+        is_old = bool(limits) and log.tail.builder.max_timestamp + min(limits) <= now_ms
+        if log.must_roll_by_age(now_ms) or is_old:
+            _roll(log)
+        metas = [segment.meta for segment in log.segments]
+        end = expired_end(metas, config, log.tail.position, now_ms)
+        if end is not None:
+            log.move_start(end)
+
+    # Finding logs ---------------------------------------------------------------------------------
+
+    def _spec(self, name: str) -> ShardSpec:
+        self._check_open()
+        spec = self._specs.get(name)
+        if spec is None:
+            raise ShardNotFound(name, within=self._keeper.storage_type)
+        return spec
+
+    def _log(self, name: str) -> ShardLog:
+        log = self._logs.get(name)
+        return log if log is not None else self._open(name, None)
+
+    def _writable_log(self, name: str) -> ShardLog:
+        """The log, reopened from disk if storage had failed."""
+        log = self._log(name)
+        if log.refusal is None:
+            return log
+        if isinstance(log.refusal, StorageFailed):
+            return self._open(name, log)
+        raise log.refusal
+
+    async def _log_to_append(self, name: str) -> ShardLog:
+        """The same without blocking an event loop while a log is being opened."""
+        log = self._logs.get(name)
+        if log is not None and log.refusal is None:
+            return log
+        return await call_blocking(None, self._writable_log, name)
+
+    def _open(self, name: str, failed: ShardLog | None) -> ShardLog:
+        spec = self._spec(name)
+        with self._opening[spec.uid % _LOCK_STRIPES]:
+            log = self._logs.get(name)
+            if log is not None and log is not failed:
+                return log
+            try:
+                log = self._keeper.open(spec, failed)
+            except OSError as error:
+                raise StorageFailed(name, error) from error
+            self._logs[name] = log
+            return log
+
+    def _reader(self, shard: str) -> LogReader:
+        return LogReader(self._log(shard), self._clock.now_ms())
+
+    def _change(self, shard: str, change: Callable[[ShardLog], None]) -> None:
+        log = self._writable_log(shard)
+        with log.lock:
+            _refuse(log)
+            change(log)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the store is closed")
+
+
+def _roll(log: ShardLog) -> None:
+    if log.tail.position == 0:
+        return
+    try:
+        log.roll()
+        log.publish()
+    except (OSError, FirnError) as error:
+        raise log.fail(error) from error
+
+
+def _refuse(log: ShardLog) -> None:
+    if log.refusal is not None:
+        raise log.refusal

@@ -1,0 +1,68 @@
+"""Layout partition-per-file: one file per segment, `{shard}/{base_offset:020d}.log`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from firnmq.disk import FileCache, remove_tree
+from firnmq.disk.files import Buffer
+from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta
+from firnmq.engines.state import ShardSpec
+
+
+class PartitionPerFile:
+    """Gives each segment of each shard a file below one directory."""
+
+    def __init__(self, directory: Path, files: FileCache) -> None:
+        self._directory = directory
+        self._files = files
+
+    def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> FileBytes:
+        return FileBytes(self._files, f"{self._directory}/{spec.name}/{meta.base_offset:020d}.log")
+
+    def drop_shard(self, spec: ShardSpec) -> None:
+        """Removes what is left of a shard after its segments were dropped."""
+        remove_tree(self._directory / spec.name)
+
+    def files_of(self, spec: ShardSpec) -> list[Path]:
+        """Segment files there are, by base offset."""
+        return sorted((self._directory / spec.name).glob("*.log"))
+
+
+class FileBytes:
+    """A segment's bytes in a file of its own; made at the first append. A SegmentBytes."""
+
+    __slots__ = ("_files", "_path")
+
+    def __init__(self, files: FileCache, path: str) -> None:
+        self._files = files
+        self._path = path  # Text, since a Path costs ten times the memory and shards are many.
+
+    @property
+    def where(self) -> str:
+        return self._path
+
+    def append(self, buffers: Sequence[Buffer], position: int, rows: Rows) -> None:
+        if position == 0:
+            self._files.create(Path(self._path))
+        self._files.write_at(self._path, buffers, position)
+
+    def sync(self) -> None:
+        self._files.sync(self._path)
+
+    def read(self, position: int, size: int) -> list[Buffer]:
+        try:
+            return [self._files.read_at(self._path, position, size)]
+        except FileNotFoundError:
+            raise SegmentGone(f"{self._path} is not there") from None
+
+    def length(self) -> int:
+        return self._files.length(self._path) or 0
+
+    def truncate(self, length: int) -> None:
+        if self._files.length(self._path) is not None:
+            self._files.truncate(self._path, length)
+
+    def drop(self) -> None:
+        self._files.remove(self._path)

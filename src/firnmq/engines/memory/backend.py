@@ -1,0 +1,126 @@
+"""The memory engine's backend: segments in memory, spilled ones in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from firnmq.clock import Clock
+from firnmq.config import MemoryOverflow
+from firnmq.disk import KeyValueStore
+from firnmq.engines.layouts import PartitionPerFile
+from firnmq.engines.memory.bytes import MemoryBytes
+from firnmq.engines.segments import Medium, Segment, SegmentBytes, SegmentMeta
+from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.shardlog.log import LogState
+from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
+
+
+def spills(spec: ShardSpec) -> bool:
+    return spec.config.memory_overflow is MemoryOverflow.SPILL
+
+
+class MemoryBackend:
+    """A Backend for one shard: what is durable about it depends on whether it spills."""
+
+    def __init__(
+        self,
+        spec: ShardSpec,
+        *,
+        kv: KeyValueStore,
+        state: ShardState,
+        layout: PartitionPerFile,
+        clock: Clock,
+    ) -> None:
+        self._kv = kv
+        self._layout = layout
+        self.clock = clock
+        self.state: LogState = SpilledState(state) if spills(spec) else VolatileState()
+
+    def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
+        if meta.medium is Medium.FILE:
+            return self._layout.open_bytes(spec, meta)
+        return MemoryBytes()
+
+    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
+        if meta.medium is Medium.FILE:
+            return RocksSegmentIndex(self._kv, spec.uid, meta.seq)
+        return MemorySegmentIndex()
+
+    def turn_index(self, spec: ShardSpec, segment: Segment) -> MemoryTurnIndex:
+        assert isinstance(segment.index, MemorySegmentIndex)
+        return MemoryTurnIndex(segment.index)
+
+    def commit(self, logs: list[ShardLog]) -> None:
+        """Indexes in memory are already up to date."""
+
+    def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
+        """Likewise."""
+
+    def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
+        segment.bytes.drop()
+        if isinstance(segment.index, RocksSegmentIndex):
+            segment.index.clear()
+
+    def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
+        return Segment(segment.meta, segment.bytes, MemorySegmentIndex())
+
+
+class MemoryTurnIndex:
+    """Feeds an index in memory directly; a TurnIndex."""
+
+    __slots__ = ("_index", "entries")
+
+    def __init__(self, index: MemorySegmentIndex) -> None:
+        self._index = index
+        self.entries: list[tuple[bytes, bytes]] = []
+
+    def add_point(self, offset: int, position: int, max_timestamp_before: int) -> None:
+        self._index.add_point(offset, position, max_timestamp_before)
+
+    def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
+        self._index.add_keys(keys, base_offset, position)
+
+    def add_tags(
+        self, tags: Mapping[bytes, Sequence[int]], base_offset: int, position: int
+    ) -> None:
+        self._index.add_tags(tags, base_offset, position)
+
+    def set_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """There is nothing to come back to."""
+
+
+class VolatileState:
+    """A LogState that keeps nothing beyond the process."""
+
+    def save_chain(self, uid: int, *metas: SegmentMeta) -> None: ...
+
+    def forget_segments(self, uid: int, seqs: list[int]) -> None: ...
+
+    def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None: ...
+
+    def add_holes(self, uid: int, offsets: list[int]) -> None: ...
+
+    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
+
+    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
+
+
+class SpilledState:
+    """A LogState that keeps what concerns spilled segments."""
+
+    def __init__(self, state: ShardState) -> None:
+        self._state = state
+        self.forget_segments = state.forget_segments
+        self.add_holes = state.add_holes
+        self.set_dead_key = state.set_dead_key
+        self.forget_dead_keys = state.forget_dead_keys
+
+    def save_chain(self, uid: int, *metas: SegmentMeta) -> None:
+        spilled = [meta for meta in metas if meta.medium is Medium.FILE]
+        if spilled:
+            self._state.save_chain(uid, *spilled)
+
+    def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None:
+        spilled = [meta for meta in deleted if meta.medium is Medium.FILE]
+        self._state.move_start(uid, start_offset, spilled)

@@ -1,0 +1,57 @@
+"""A segment's bytes in memory: a list of batches."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from firnmq.disk.files import Buffer
+from firnmq.engines.segments import Rows
+
+
+class MemoryBytes:
+    """Batches and where each begins. A SegmentBytes.
+
+    Appending extends both lists, positions last, so that a reader in another thread never finds
+    a position without its batch.
+    """
+
+    __slots__ = ("_batches", "_positions", "_size")
+
+    def __init__(self) -> None:
+        self._batches: list[Buffer] = []
+        self._positions: list[int] = []
+        self._size = 0
+
+    @property
+    def where(self) -> str:
+        return "memory"
+
+    def append(self, buffers: Sequence[Buffer], position: int, rows: Rows) -> None:
+        for buffer in buffers:
+            self._batches.append(buffer)
+            self._positions.append(position)
+            position += len(buffer)
+        self._size = position
+
+    def sync(self) -> None:
+        """Memory promises nothing beyond the process."""
+
+    def read(self, position: int, size: int) -> list[Buffer]:
+        first = bisect_right(self._positions, position) - 1
+        if first < 0 or self._positions[first] != position:
+            return []
+        last = bisect_right(self._positions, position + size - 1)
+        return self._batches[first : max(last, first + 1)]
+
+    def length(self) -> int:
+        return self._size
+
+    def truncate(self, length: int) -> None:
+        keep = bisect_right(self._positions, length - 1) if length else 0
+        del self._positions[keep:]
+        del self._batches[keep:]
+        self._size = length
+
+    def drop(self) -> None:
+        """A reader that still holds this segment goes on; memory goes with the last one."""

@@ -1,0 +1,191 @@
+"""Puts the memory engine together: appends in the caller's thread, within a limit for all."""
+
+from __future__ import annotations
+
+import threading
+
+from firnmq.clock import Clock
+from firnmq.config import StorageType
+from firnmq.disk import KeyValueStore
+from firnmq.engines.api import Appended
+from firnmq.engines.engine import LogEngine
+from firnmq.engines.layouts import PartitionPerFile
+from firnmq.engines.memory.backend import MemoryBackend, spills
+from firnmq.engines.memory.spill import spill
+from firnmq.engines.segments import Medium, Segment, SegmentMeta, SegmentState
+from firnmq.engines.shardlog import (
+    Append,
+    ShardLog,
+    forget_deletions_beyond_end,
+    truncate_log,
+)
+from firnmq.engines.shardlog.log import Tail
+from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.errors import LimitExceeded
+from firnmq.index import MemorySegmentIndex
+
+
+def memory_engine(
+    *,
+    kv: KeyValueStore,
+    state: ShardState,
+    layout: PartitionPerFile,
+    clock: Clock,
+    memory_bytes: int,
+) -> LogEngine:
+    keeper = MemoryKeeper(kv=kv, state=state, layout=layout, clock=clock, memory_bytes=memory_bytes)
+    return LogEngine(keeper, state, clock)
+
+
+class MemoryKeeper:
+    """A LogKeeper. All its logs together hold at most `memory_bytes`."""
+
+    storage_type = StorageType.MEMORY.value
+
+    def __init__(
+        self,
+        *,
+        kv: KeyValueStore,
+        state: ShardState,
+        layout: PartitionPerFile,
+        clock: Clock,
+        memory_bytes: int,
+    ) -> None:
+        self._kv = kv
+        self._state = state
+        self._layout = layout
+        self._clock = clock
+        self._memory_bytes = memory_bytes
+        self._lock = threading.Lock()
+        """Guards the two fields below."""
+        self._held: dict[ShardLog, int] = {}
+        self._held_total = 0
+        self._spilling = threading.Lock()
+
+    def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
+        """Spilled segments come back; whatever was only in memory is gone."""
+        backend = self._backend(spec)
+        chain = [m for m in self._state.chain(spec.uid) if m.state is SegmentState.SEALED]
+        start_offset = self._state.start_offset(spec.uid)
+        base_offset = max(start_offset, chain[-1].end_offset if chain else 0)
+        seq = chain[-1].seq + 1 if chain else 0
+        active = SegmentMeta(seq=seq, base_offset=base_offset, created_ms=self._clock.now_ms())
+        segments = tuple(
+            Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+            for meta in (*chain, active)
+        )
+        log = ShardLog(
+            spec,
+            backend,
+            segments=segments,
+            tail=Tail(segments[-1], next_offset=base_offset),
+            start_offset=max(start_offset, chain[0].base_offset) if chain else base_offset,
+            holes=self._state.holes(spec.uid),
+            dead_keys=self._state.dead_keys(spec.uid),
+        )
+        forget_deletions_beyond_end(log, self._state if spills(spec) else None)
+        with self._lock:
+            self._held[log] = 0
+        return log
+
+    async def append(self, log: ShardLog, request: Append) -> Appended:
+        self._make_room(log, request.size_bytes)
+        with log.lock:
+            if log.refusal is not None:
+                raise log.refusal
+            log.stage([request])
+            log.publish()
+            self._count(log)
+        assert request.appended is not None
+        return request.appended
+
+    def truncate(self, log: ShardLog, offset: int, position: int) -> None:
+        state = self._state if spills(log.spec) else None
+        truncate_log(log, self._backend(log.spec), state, offset, position)
+        self._count(log)
+
+    def drop_shard(self, log: ShardLog) -> None:
+        backend = self._backend(log.spec)
+        for segment in log.segments:
+            backend.drop_segment(log.spec, segment)
+        self._layout.drop_shard(log.spec)
+        with self._lock:
+            self._held_total -= self._held.pop(log, 0)
+
+    def housekeep(self, log: ShardLog) -> None:
+        """Spills what is sealed, oldest first."""
+        with log.lock:
+            self._count(log)
+        while spills(log.spec) and (segment := _oldest_in_memory(log)) is not None:
+            self._spill(log, segment)
+
+    def _make_room(self, log: ShardLog, size: int) -> None:
+        """Lets the oldest sealed segments go until the request fits; rolls one if none is sealed.
+
+        Holds no lock of a log while it looks for room in another.
+        """
+        if size > self._memory_bytes:
+            raise LimitExceeded("request", size, self._memory_bytes)
+        while self._held_total + size > self._memory_bytes:
+            with self._lock:
+                logs = list(self._held)
+            sealed = [(each, oldest) for each in logs if (oldest := _oldest_in_memory(each))]
+            if sealed:
+                victim, segment = min(sealed, key=lambda pair: pair[1].meta.sealed_ms)
+                self._let_go(victim, segment)
+                continue
+            victim = max(logs, key=lambda each: self._held.get(each, 0))
+            with victim.lock:
+                if victim.tail.position == 0:
+                    return  # Nothing is left to let go: what is counted is overhead.
+                victim.roll()
+                victim.publish()
+
+    def _let_go(self, log: ShardLog, segment: Segment) -> None:
+        if spills(log.spec):
+            self._spill(log, segment)
+            return
+        with log.lock:
+            log.move_start(segment.meta.end_offset)
+            self._count(log)
+
+    def _spill(self, log: ShardLog, segment: Segment) -> None:
+        with self._spilling:
+            if segment not in log.segments:
+                return
+            spilled = spill(log.spec, segment, kv=self._kv, layout=self._layout)
+            with log.lock:
+                if segment in log.segments and log.refusal is None:
+                    self._state.save_chain(log.spec.uid, spilled.meta)
+                    log.replace_segment(segment, spilled)
+                    self._count(log)
+                    return
+        self._backend(log.spec).drop_segment(log.spec, spilled)
+
+    def _count(self, log: ShardLog) -> None:
+        """Brings the account up to date with what the log holds. The log's lock is held."""
+        held = sum(map(_held_bytes, log.segments))
+        with self._lock:
+            if log in self._held:
+                self._held_total += held - self._held[log]
+                self._held[log] = held
+
+    def _backend(self, spec: ShardSpec) -> MemoryBackend:
+        return MemoryBackend(
+            spec, kv=self._kv, state=self._state, layout=self._layout, clock=self._clock
+        )
+
+
+def _oldest_in_memory(log: ShardLog) -> Segment | None:
+    for segment in log.segments[:-1]:
+        if segment.meta.medium is Medium.NATIVE:
+            return segment
+    return None
+
+
+def _held_bytes(segment: Segment) -> int:
+    if segment.meta.medium is Medium.FILE:
+        return 0
+    index = segment.index
+    assert isinstance(index, MemorySegmentIndex)
+    return segment.bytes.length() + index.size_bytes

@@ -1,0 +1,39 @@
+"""Which sealed segments have outlived their topic's limits. Pure: no clock, no disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from firnmq.config import TopicConfig
+from firnmq.engines.segments import SegmentMeta, SegmentState
+
+
+def expired_end(
+    segments: Sequence[SegmentMeta], config: TopicConfig, active_bytes: int, now_ms: int
+) -> int | None:
+    """End offset of the last segment to drop, None if all stay.
+
+    Segments go from the oldest on and without a gap: the first that stays ends the search, even
+    if a later one has only older records.
+    """
+    remaining = active_bytes + sum(
+        meta.length for meta in segments if meta.state is SegmentState.SEALED
+    )
+    end: int | None = None
+    for meta in segments:
+        if meta.state is not SegmentState.SEALED:
+            break
+        remaining -= meta.length
+        if not (_is_too_old(meta, config, now_ms) or _is_too_much(remaining, config)):
+            break
+        end = meta.end_offset
+    return end
+
+
+def _is_too_old(meta: SegmentMeta, config: TopicConfig, now_ms: int) -> bool:
+    limits = [limit for limit in (config.retention_ms, config.ttl_ms) if limit is not None]
+    return bool(limits) and meta.max_timestamp + min(limits) <= now_ms
+
+
+def _is_too_much(remaining_bytes: int, config: TopicConfig) -> bool:
+    return config.retention_bytes is not None and remaining_bytes >= config.retention_bytes

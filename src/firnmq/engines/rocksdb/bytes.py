@@ -1,0 +1,78 @@
+"""A segment's bytes as rows of the key-value store: one row per batch, by position."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from firnmq.disk import Family, KeyValueStore
+from firnmq.disk.files import Buffer
+from firnmq.engines.segments import Rows, SegmentGone
+
+_SEGMENT = struct.Struct(
+    ">"
+    "I"  # shard_uid
+    "I"  # segment_seq
+)
+_POSITION = struct.Struct(">Q")
+_ROWS_PER_READ = 64
+
+
+class RowBytes:
+    """A SegmentBytes in the MESSAGES family. Rows are written with the turn's index entries."""
+
+    __slots__ = ("_kv", "_prefix", "_upper")
+
+    def __init__(self, kv: KeyValueStore, shard_uid: int, segment_seq: int) -> None:
+        self._kv = kv
+        self._prefix = _SEGMENT.pack(shard_uid, segment_seq)
+        self._upper = _SEGMENT.pack(shard_uid, segment_seq) + b"\xff" * 9
+
+    @property
+    def where(self) -> str:
+        shard_uid, segment_seq = _SEGMENT.unpack(self._prefix)
+        return f"rows of shard {shard_uid} segment {segment_seq}"
+
+    def append(self, buffers: Sequence[Buffer], position: int, rows: Rows) -> None:
+        for buffer in buffers:
+            rows.rows.append((self._prefix + _POSITION.pack(position), bytes(buffer)))
+            position += len(buffer)
+
+    def sync(self) -> None:
+        """The turn's rows are written and synced together, once, by whoever ends the turn."""
+
+    def read(self, position: int, size: int) -> list[Buffer]:
+        found: list[Buffer] = []
+        lower = self._prefix + _POSITION.pack(position)
+        got = 0
+        while got < size:
+            rows = self._kv.items(Family.MESSAGES, lower, self._upper, _ROWS_PER_READ)
+            for key, value in rows:
+                if not found and _POSITION.unpack_from(key, len(self._prefix))[0] != position:
+                    raise SegmentGone(f"{self.where} has nothing at {position}")
+                found.append(value)
+                got += len(value)
+                if got >= size:
+                    break
+            if len(rows) < _ROWS_PER_READ:
+                break
+            lower = rows[-1][0] + b"\x00"
+        if not found:
+            raise SegmentGone(f"{self.where} has nothing at {position}")
+        return found
+
+    def length(self) -> int:
+        last = self._kv.floor(Family.MESSAGES, self._prefix, self._upper)
+        if last is None:
+            return 0
+        return int(_POSITION.unpack_from(last[0], len(self._prefix))[0]) + len(last[1])
+
+    def truncate(self, length: int) -> None:
+        with self._kv.batch() as batch:
+            lower = self._prefix + _POSITION.pack(length)
+            batch.delete_range(Family.MESSAGES, lower, self._upper)
+        self._kv.sync()
+
+    def drop(self) -> None:
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.MESSAGES, self._prefix, self._upper)

@@ -1,0 +1,24 @@
+"""Puts the segment engine together: logs in files, written through the I/O pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firnmq.config import StorageType
+from firnmq.disk import FileCache, IoPool
+from firnmq.engines.durable import DurableBackend, DurableKeeper
+from firnmq.engines.engine import LogEngine
+from firnmq.engines.layouts import PartitionPerFile
+from firnmq.engines.shardlog import Append
+
+SEGMENT_DIRECTORY = "segments"
+
+
+def segment_layout(data_directory: Path, files: FileCache) -> PartitionPerFile:
+    """Where this engine's files are in a data directory."""
+    return PartitionPerFile(data_directory / SEGMENT_DIRECTORY, files)
+
+
+def segment_engine(backend: DurableBackend, pool: IoPool[Append]) -> LogEngine:
+    keeper = DurableKeeper(StorageType.SEGMENT.value, backend, pool)
+    return LogEngine(keeper, backend.state, backend.clock)

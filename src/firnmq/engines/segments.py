@@ -1,0 +1,144 @@
+"""Segments: their states, their durable description, and what a medium must be able to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from firnmq.disk.files import Buffer
+from firnmq.errors import FirnError
+from firnmq.index import SegmentIndex
+
+
+class SegmentState(Enum):
+    ACTIVE = "active"
+    SEALED = "sealed"
+    DELETED = "deleted"
+
+
+TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
+    SegmentState.ACTIVE: frozenset({SegmentState.SEALED}),
+    SegmentState.SEALED: frozenset({SegmentState.DELETED}),
+    SegmentState.DELETED: frozenset(),
+}
+"""From each state, where a segment can go. Everything else is a defect."""
+
+
+class Medium(Enum):
+    """Where a segment's bytes are."""
+
+    NATIVE = "native"
+    """Where the shard's engine keeps them."""
+    FILE = "file"
+    """In a file: a memory segment that was spilled."""
+
+
+class IllegalTransition(FirnError):
+    """A segment was asked to go where its state does not lead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentMeta:
+    """A segment's durable description. Offsets are half-open: [base_offset, end_offset)."""
+
+    seq: int
+    base_offset: int
+    created_ms: int
+    state: SegmentState = SegmentState.ACTIVE
+    medium: Medium = Medium.NATIVE
+    epoch: int = 0
+    end_offset: int = -1
+    """Known when sealed."""
+    length: int = 0
+    """Bytes, known when sealed."""
+    crc: int = 0
+    """CRC32C of all bytes, known when sealed."""
+    max_timestamp: int = -1
+    sealed_ms: int = -1
+
+    def become_sealed(
+        self, *, end_offset: int, length: int, crc: int, max_timestamp: int, now_ms: int
+    ) -> SegmentMeta:
+        return self._become(
+            SegmentState.SEALED,
+            end_offset=end_offset,
+            length=length,
+            crc=crc,
+            max_timestamp=max_timestamp,
+            sealed_ms=now_ms,
+        )
+
+    def become_deleted(self) -> SegmentMeta:
+        return self._become(SegmentState.DELETED)
+
+    def become_spilled(self) -> SegmentMeta:
+        """The same sealed segment, its bytes now in a file."""
+        if self.state is not SegmentState.SEALED:
+            raise IllegalTransition(f"segment {self.seq} is {self.state.value}, cannot be spilled")
+        return dataclasses.replace(self, medium=Medium.FILE)
+
+    def _become(self, state: SegmentState, **changes: int) -> SegmentMeta:
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(
+                f"segment {self.seq} is {self.state.value}, cannot become {state.value}"
+            )
+        return dataclasses.replace(self, state=state, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
+
+
+class Rows:
+    """Key-value rows that a medium wants written with the turn's index entries."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[bytes, bytes]] = []
+
+
+class SegmentBytes(Protocol):
+    """Where a segment's bytes are kept: exactly its batches, one after the other.
+
+    One appender at a time; readers at any time, below the published length.
+    """
+
+    @property
+    def where(self) -> str:
+        """Names the place in errors."""
+
+    def append(self, buffers: Sequence[Buffer], position: int, rows: Rows) -> None:
+        """Puts buffers, one batch each, at the position, which is the end."""
+
+    def sync(self) -> None:
+        """Makes what was appended durable, as far as the medium does that by itself."""
+
+    def read(self, position: int, size: int) -> list[Buffer]:
+        """Bytes from a batch border on, about `size` of them, in one or more buffers.
+
+        The last buffer may end within a batch. Raises SegmentGone when they were dropped.
+        """
+
+    def length(self) -> int:
+        """Bytes there are, synced or not."""
+
+    def truncate(self, length: int) -> None:
+        """Cuts to a batch border, durably."""
+
+    def drop(self) -> None:
+        """Removes all bytes; those already gone are no error."""
+
+
+class SegmentGone(FirnError):
+    """The segment was dropped while it was being read; look again at the shard's bounds."""
+
+
+class Segment:
+    """A segment at run time: description, bytes, index. Replaced, not changed."""
+
+    __slots__ = ("bytes", "index", "meta")
+
+    def __init__(self, meta: SegmentMeta, content: SegmentBytes, index: SegmentIndex) -> None:
+        self.meta = meta
+        self.bytes = content
+        self.index = index

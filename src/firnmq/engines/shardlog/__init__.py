@@ -1,0 +1,21 @@
+"""A shard's log: the chain of segments that all engines share, whatever the bytes are kept in."""
+
+from firnmq.engines.shardlog.append import Append, PreparedBatch, prepare_batch, prepare_records
+from firnmq.engines.shardlog.log import Backend, ShardLog
+from firnmq.engines.shardlog.read import LogReader
+from firnmq.engines.shardlog.recovery import forget_deletions_beyond_end, open_log, truncate_log
+from firnmq.engines.shardlog.turn import LogTurnHandler
+
+__all__ = [
+    "Append",
+    "Backend",
+    "LogReader",
+    "LogTurnHandler",
+    "PreparedBatch",
+    "ShardLog",
+    "forget_deletions_beyond_end",
+    "open_log",
+    "prepare_batch",
+    "prepare_records",
+    "truncate_log",
+]

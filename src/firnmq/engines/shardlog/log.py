@@ -1,0 +1,411 @@
+"""A shard's log: a chain of segments, the last one active, and what is published of it.
+
+Two parties use a log. Whoever holds `lock` may change it: the I/O worker during a turn, or a
+caller of a control operation. Readers take no lock: they look once at `view`, which is replaced
+as a whole when something new is durable and indexed, and never shows more than that.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple, Protocol
+
+from firnmq.clock import Clock
+from firnmq.config import Durability
+from firnmq.disk.files import Buffer
+from firnmq.engines.api import Appended
+from firnmq.engines.segments import Rows, Segment, SegmentBytes, SegmentMeta, SegmentState
+from firnmq.engines.shardlog.append import (
+    BATCH_RECORDS_MAX,
+    Append,
+    PreparedBatch,
+    merge_records,
+)
+from firnmq.engines.state import ShardSpec
+from firnmq.errors import FirnError, StorageFailed, storage_failure
+from firnmq.index import Checkpoint, IndexBuilder, IndexSink, Point, SegmentIndex
+from firnmq.record import NewRecord, crc32c, patch_base
+
+
+class TurnIndex(IndexSink, Protocol):
+    """An index sink that also takes the checkpoint, and gives what it gathered."""
+
+    @property
+    def entries(self) -> list[tuple[bytes, bytes]]: ...
+
+    def set_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+
+
+class LogState(Protocol):
+    """Durable facts a log changes. ShardState is the one on disk."""
+
+    def save_chain(self, uid: int, *metas: SegmentMeta) -> None: ...
+
+    def forget_segments(self, uid: int, seqs: list[int]) -> None: ...
+
+    def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None: ...
+
+    def add_holes(self, uid: int, offsets: list[int]) -> None: ...
+
+    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
+
+    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
+
+
+class Backend(Protocol):
+    """What differs between engines: where bytes and indexes are, and what commits them."""
+
+    def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
+
+    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex: ...
+
+    def turn_index(self, spec: ShardSpec, segment: Segment) -> TurnIndex: ...
+
+    def commit(self, logs: list[ShardLog]) -> None:
+        """Writes the staged rows and index entries of the logs; durable where they ask for it."""
+
+    def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
+        """Writes index entries by themselves, unsynced."""
+
+    def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
+        """Removes a segment's bytes and index entries."""
+
+    def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
+        """The active segment with its index emptied, durably."""
+
+    @property
+    def state(self) -> LogState: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
+class View(NamedTuple):
+    """What readers may see. Segments are in order; the last is active."""
+
+    segments: tuple[Segment, ...]
+    start_offset: int
+    end_offset: int
+    active_length: int
+    """Published bytes of the active segment."""
+
+
+class Tail:
+    """Where the next batch goes: the active segment with its running state."""
+
+    __slots__ = ("builder", "crc", "first_append_ms", "next_offset", "position", "segment")
+
+    def __init__(
+        self,
+        segment: Segment,
+        *,
+        next_offset: int,
+        position: int = 0,
+        crc: int = 0,
+        builder: IndexBuilder | None = None,
+        first_append_ms: int | None = None,
+    ) -> None:
+        self.segment = segment
+        self.next_offset = next_offset
+        self.position = position
+        self.crc = crc
+        self.builder = builder or IndexBuilder()
+        self.first_append_ms = first_append_ms
+
+
+class ShardLog:
+    """One shard. `lock` guards everything but `view`; see the module's text."""
+
+    __slots__ = (
+        "_backend",
+        "_gathered",
+        "_gathered_position",
+        "_staged_index",
+        "_synced",
+        "dead_keys",
+        "hints",
+        "holes",
+        "lock",
+        "refusal",
+        "rows",
+        "segments",
+        "spec",
+        "tail",
+        "view",
+    )
+
+    def __init__(
+        self,
+        spec: ShardSpec,
+        backend: Backend,
+        *,
+        segments: tuple[Segment, ...],
+        tail: Tail,
+        start_offset: int,
+        holes: set[int],
+        dead_keys: dict[bytes, int],
+    ) -> None:
+        self.spec = spec
+        self._backend = backend
+        self.lock = threading.Lock()
+        self.segments = segments
+        self.tail = tail
+        self.holes = holes
+        """Deleted offsets."""
+        self.dead_keys = dead_keys
+        """Deleted keys: records below the number are gone."""
+        self.hints: dict[int, tuple[int, Point]] = {}
+        """Where sequential readers will go on: offset → segment_seq and its batch there."""
+        self.refusal: FirnError | None = None
+        """Why nothing can be appended any more: storage failed or the shard was deleted."""
+        self.rows = Rows()
+        self._gathered: list[Buffer] = []
+        self._gathered_position = tail.position
+        self._staged_index: TurnIndex | None = None
+        self._synced = self._checkpoint()
+        self.view = View(segments, start_offset, tail.next_offset, tail.position)
+
+    # Appending: stage, then sync, then commit, then publish. The lock is held throughout. -------
+
+    def stage(self, requests: list[Append]) -> None:
+        """Numbers the requests' records and hands their bytes to the active segment."""
+        now_ms = self._backend.clock.now_ms()
+        waiting: list[Append] = []
+        waiting_count = waiting_bytes = 0
+        for request in requests:
+            if request.records is None:
+                self._stage_merged(waiting, now_ms)
+                waiting, waiting_count, waiting_bytes = [], 0, 0
+                base_offset = self._stage_batch(request.batches[0], now_ms)
+                for batch in request.batches[1:]:
+                    self._stage_batch(batch, now_ms)
+                request.appended = Appended(
+                    base_offset=base_offset, next_offset=self.tail.next_offset
+                )
+                continue
+            if (
+                waiting_count + len(request.records) > BATCH_RECORDS_MAX
+                or waiting_bytes + request.size_bytes > self.spec.config.max_batch_bytes
+            ):
+                self._stage_merged(waiting, now_ms)
+                waiting, waiting_count, waiting_bytes = [], 0, 0
+            waiting.append(request)
+            waiting_count += len(request.records)
+            waiting_bytes += request.size_bytes
+        self._stage_merged(waiting, now_ms)
+        self._hand_over()
+
+    def sync(self) -> None:
+        """Makes staged bytes durable; afterwards the checkpoint moves to the staged end."""
+        self.tail.segment.bytes.sync()
+        self._synced = self._checkpoint()
+
+    def staged_entries(self) -> list[tuple[bytes, bytes]]:
+        """Index entries to be committed, with how far the segment is synced and indexed."""
+        index = self._turn_index()
+        synced = self._synced
+        index.set_checkpoint(
+            Checkpoint(
+                next_offset=synced.next_offset,
+                position=synced.position,
+                crc=synced.crc,
+                max_timestamp=synced.max_timestamp,
+                records_since_point=synced.records_since_point,
+                indexed_upto=self.tail.next_offset,
+            )
+        )
+        return index.entries
+
+    def publish(self) -> None:
+        """Shows readers everything staged. Nothing may be staged and uncommitted."""
+        self._staged_index = None
+        self.rows = Rows()
+        tail = self.tail
+        self.view = View(self.segments, self.view.start_offset, tail.next_offset, tail.position)
+
+    def fail(self, cause: BaseException) -> StorageFailed:
+        """Closes the log for writing; what is published stays readable, the rest is forgotten."""
+        if isinstance(cause, StorageFailed):
+            failure = type(cause)(self.spec.name, cause.cause)
+        else:
+            failure = storage_failure(self.spec.name, cause)
+        self.refusal = failure
+        return failure
+
+    @property
+    def has_unsynced(self) -> bool:
+        return self._synced.position < self.tail.position
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether staged bytes must be durable before they are acknowledged."""
+        return self.spec.config.durability is Durability.FSYNC
+
+    # Rolling --------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Seals the active segment and opens the next one: one durable change of the chain.
+
+        Everything staged is made durable first, so a sealed segment never waits for anything.
+        """
+        tail = self.tail
+        self._hand_over()
+        tail.segment.bytes.sync()
+        self._synced = self._checkpoint()
+        self._backend.commit([self])
+        now_ms = self._backend.clock.now_ms()
+        sealed = tail.segment.meta.become_sealed(
+            end_offset=tail.next_offset,
+            length=tail.position,
+            crc=tail.crc,
+            max_timestamp=tail.builder.max_timestamp,
+            now_ms=now_ms,
+        )
+        active = SegmentMeta(seq=sealed.seq + 1, base_offset=tail.next_offset, created_ms=now_ms)
+        self._backend.state.save_chain(self.spec.uid, sealed, active)
+        old = Segment(sealed, tail.segment.bytes, tail.segment.index)
+        new = self.open_segment(active)
+        self.segments = (*self.segments[:-1], old, new)
+        self.tail = Tail(new, next_offset=active.base_offset)
+        self._gathered_position = 0
+        self._staged_index = None
+        self.rows = Rows()
+        self._synced = self._checkpoint()
+
+    def must_roll_by_age(self, now_ms: int) -> bool:
+        limit, first = self.spec.config.segment_ms, self.tail.first_append_ms
+        return limit is not None and first is not None and now_ms - first >= limit
+
+    def open_segment(self, meta: SegmentMeta) -> Segment:
+        return Segment(
+            meta,
+            self._backend.open_bytes(self.spec, meta),
+            self._backend.open_index(self.spec, meta),
+        )
+
+    # Changes other than appends. The caller holds the lock. ---------------------------------
+
+    def move_start(self, start_offset: int) -> None:
+        """Moves the start and drops sealed segments that end at or below it."""
+        view = self.view
+        gone = [
+            segment
+            for segment in self.segments
+            if segment.meta.state is SegmentState.SEALED and segment.meta.end_offset <= start_offset
+        ]
+        if start_offset <= view.start_offset and not gone:
+            return
+        start_offset = max(start_offset, view.start_offset)
+        state, uid = self._backend.state, self.spec.uid
+        state.move_start(uid, start_offset, [segment.meta for segment in gone])
+        self.segments = self.segments[len(gone) :]
+        self.view = view._replace(segments=self.segments, start_offset=start_offset)
+        self.holes -= {offset for offset in self.holes if offset < start_offset}
+        dead = [key for key, below in self.dead_keys.items() if below <= start_offset]
+        for key in dead:
+            del self.dead_keys[key]
+        state.forget_dead_keys(uid, dead)
+        for segment in gone:
+            self._backend.drop_segment(self.spec, segment)
+        state.forget_segments(uid, [segment.meta.seq for segment in gone])
+
+    def add_holes(self, offsets: list[int]) -> None:
+        """Deletes records; offsets that hold none are passed over."""
+        view = self.view
+        new = sorted(
+            {at for at in offsets if view.start_offset <= at < view.end_offset} - self.holes
+        )
+        if new:
+            self._backend.state.add_holes(self.spec.uid, new)
+            self.holes.update(new)
+
+    def kill_key(self, key: bytes) -> None:
+        """Deletes every record the key has so far."""
+        if not self.spec.config.index_key or self._has_key(key):
+            self._backend.state.set_dead_key(self.spec.uid, key, self.view.end_offset)
+            self.dead_keys[key] = self.view.end_offset
+
+    def _has_key(self, key: bytes) -> bool:
+        return any(segment.index.newest_of_key(key) for segment in self.view.segments)
+
+    def restart(self, tail: Tail) -> None:
+        """Goes on from another end of the active segment."""
+        self.segments = (*self.segments[:-1], tail.segment)
+        self.tail = tail
+        self._gathered_position = tail.position
+        self._synced = self._checkpoint()
+        self.hints = {}
+        self.publish()
+
+    def replace_segment(self, old: Segment, new: Segment) -> None:
+        """Puts the same sealed segment in another medium."""
+        self.segments = tuple(new if each is old else each for each in self.segments)
+        self.view = self.view._replace(segments=self.segments)
+
+    # Staging --------------------------------------------------------------------------------
+
+    def _stage_merged(self, requests: list[Append], now_ms: int) -> None:
+        if not requests:
+            return
+        records: list[NewRecord] = []
+        for request in requests:
+            assert request.records is not None
+            records += request.records
+        offset = self._stage_batch(merge_records(records, self.spec.config, now_ms), now_ms)
+        for request in requests:
+            assert request.records is not None
+            end = offset + len(request.records)
+            request.appended = Appended(base_offset=offset, next_offset=end)
+            offset = end
+
+    def _stage_batch(self, batch: PreparedBatch, now_ms: int) -> int:
+        data = batch.data
+        tail = self.tail
+        too_large = tail.position + len(data) > self.spec.config.segment_bytes
+        if tail.position and (too_large or self.must_roll_by_age(now_ms)):
+            self.roll()
+            tail = self.tail
+        base_offset = tail.next_offset
+        patch_base(data, 0, base_offset, tail.segment.meta.epoch)
+        tail.builder.add(
+            self._turn_index(),
+            position=tail.position,
+            base_offset=base_offset,
+            record_count=batch.record_count,
+            max_timestamp=batch.max_timestamp,
+            terms=batch.terms,
+        )
+        if tail.first_append_ms is None:
+            tail.first_append_ms = now_ms
+        tail.crc = crc32c(data, tail.crc)
+        tail.position += len(data)
+        tail.next_offset = base_offset + batch.record_count
+        self._gathered.append(data)
+        return base_offset
+
+    def _hand_over(self) -> None:
+        """Gives the gathered batches to the segment with one gathered write."""
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self.tail.segment.bytes.append(gathered, self._gathered_position, self.rows)
+        self._gathered_position = self.tail.position
+
+    def _turn_index(self) -> TurnIndex:
+        if self._staged_index is None:
+            self._staged_index = self._backend.turn_index(self.spec, self.tail.segment)
+        return self._staged_index
+
+    def _checkpoint(self) -> Checkpoint:
+        tail = self.tail
+        return Checkpoint(
+            next_offset=tail.next_offset,
+            position=tail.position,
+            crc=tail.crc,
+            max_timestamp=tail.builder.max_timestamp,
+            records_since_point=tail.builder.records_since_point,
+            indexed_upto=tail.next_offset,
+        )
+
+
+STORAGE_ERRORS = (OSError, FirnError)
+"""What staging, syncing and committing may raise: all of it closes the shard."""

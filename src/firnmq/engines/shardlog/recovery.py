@@ -1,0 +1,260 @@
+"""Opening a log: finish what a crash interrupted, cut a torn tail, index what is not indexed.
+
+Work depends on the tail: it starts at the active segment's checkpoint, which moves with every
+sync. Sealed segments are not read.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
+from firnmq.engines.shardlog.append import terms_of
+from firnmq.engines.shardlog.log import Backend, ShardLog, Tail
+from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
+from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.errors import Corruption
+from firnmq.index import Checkpoint, IndexBuilder, RocksSegmentIndex
+from firnmq.record import BatchEntry, crc32c, walk
+from firnmq.record.batch import BATCH_BYTES_MAX
+
+_ENTRIES_PER_COMMIT = 20_000
+
+
+class Recovered(NamedTuple):
+    """What opening a log found and did."""
+
+    log: ShardLog
+    scanned_bytes: int
+    cut_bytes: int
+
+
+def open_log(
+    spec: ShardSpec, backend: Backend, state: ShardState, failed: ShardLog | None = None
+) -> Recovered:
+    """Opens a shard from what is on disk.
+
+    `failed` is the log that was open before a write or sync failed: what it had not published
+    was never acknowledged, and after a failed sync the page cache cannot be trusted to tell what
+    the device holds, so it is cut off.
+    """
+    chain = state.chain(spec.uid)
+    start_offset = state.start_offset(spec.uid)
+    if not chain:
+        first = SegmentMeta(seq=0, base_offset=start_offset, created_ms=backend.clock.now_ms())
+        state.save_chain(spec.uid, first)
+        chain = [first]
+    deleted = [meta for meta in chain if meta.state is SegmentState.DELETED]
+    segments = tuple(
+        Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+        for meta in chain
+        if meta.state is not SegmentState.DELETED
+    )
+    _check_tiling(spec, segments)
+    if deleted:  # A crash came between moving the start and removing the bytes.
+        for meta in deleted:
+            gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+            backend.drop_segment(spec, gone)
+        state.forget_segments(spec.uid, [meta.seq for meta in deleted])
+    tail, scanned, cut = _recover_tail(spec, backend, segments[-1], failed)
+    log = ShardLog(
+        spec,
+        backend,
+        segments=segments,
+        tail=tail,
+        start_offset=start_offset,
+        holes=state.holes(spec.uid),
+        dead_keys=state.dead_keys(spec.uid),
+    )
+    forget_deletions_beyond_end(log, state)
+    return Recovered(log, scanned, cut)
+
+
+def truncate_log(
+    log: ShardLog, backend: Backend, state: ShardState | None, offset: int, position: int
+) -> None:
+    """Cuts the active segment at a batch border. The lock is held.
+
+    Readers lose sight of the rest first. The index goes before the bytes, so that a crash
+    between the two leaves a segment that is indexed anew, not an index without bytes.
+    """
+    log.view = log.view._replace(end_offset=offset, active_length=position)
+    segment = backend.without_index(log.spec, log.tail.segment)
+    segment.bytes.truncate(position)
+    scan = _TailScan(log.spec, backend, segment, None)
+    scan.run(position)
+    scan.finish()
+    log.restart(scan.tail)
+    forget_deletions_beyond_end(log, state)
+
+
+def forget_deletions_beyond_end(log: ShardLog, state: ShardState | None) -> None:
+    """Offsets that were cut off are given out again: old deletions must not hide new records."""
+    uid, end = log.spec.uid, log.tail.next_offset
+    if any(offset >= end for offset in log.holes):
+        if state is not None:
+            state.drop_holes_from(uid, end)
+        log.holes = {offset for offset in log.holes if offset < end}
+    for key, below in list(log.dead_keys.items()):
+        if below > end:
+            if state is not None:
+                state.set_dead_key(uid, key, end)
+            log.dead_keys[key] = end
+
+
+def _recover_tail(
+    spec: ShardSpec, backend: Backend, segment: Segment, failed: ShardLog | None
+) -> tuple[Tail, int, int]:
+    """Finds where the active segment ends; returns its tail, bytes scanned and bytes cut."""
+    index = segment.index
+    assert isinstance(index, RocksSegmentIndex), "a durable log has its index in RocksDB"
+    checkpoint = index.checkpoint()
+    length = segment.bytes.length()
+    if checkpoint is not None and length < checkpoint.position:
+        raise Corruption(
+            f"has {length:,} bytes but {checkpoint.position:,} were synced; "
+            "restore the file from a backup",
+            where=segment.bytes.where,
+        )
+    limit = length if failed is None else min(_published_length(failed, segment), length)
+    if checkpoint is not None and checkpoint.position > limit:
+        # Cut below the checkpoint: only a full scan knows the state there. The checkpoint goes
+        # first, since a crash after the cut would make it promise bytes that are gone.
+        index.clear()
+        checkpoint = None
+    scan = _TailScan(spec, backend, segment, checkpoint)
+    scan.run(limit)
+    tail = scan.tail
+    if length > tail.position:
+        segment.bytes.truncate(tail.position)
+    elif scan.scanned_bytes:
+        segment.bytes.sync()  # Bytes found in the page cache may not be on the device yet.
+    stored = index.checkpoint()
+    if stored is not None and stored.indexed_upto > tail.next_offset:
+        # Entries for bytes that are gone hide among good ones: index the segment anew.
+        index.clear()
+        scan = _TailScan(spec, backend, segment, None)
+        scan.run(tail.position)
+        tail = scan.tail
+    scan.finish()
+    return tail, scan.scanned_bytes, max(length - tail.position, 0)
+
+
+def _published_length(log: ShardLog, segment: Segment) -> int:
+    """What the failed log had shown of the segment; nothing if it was opened in a failed turn."""
+    view = log.view
+    is_same = view.segments[-1].meta.seq == segment.meta.seq
+    return view.active_length if is_same else 0
+
+
+class _TailScan:
+    """Walks an active segment from its checkpoint, checking and indexing every batch."""
+
+    def __init__(
+        self, spec: ShardSpec, backend: Backend, segment: Segment, checkpoint: Checkpoint | None
+    ) -> None:
+        self._spec = spec
+        self._backend = backend
+        self._segment = segment
+        self._sink = backend.turn_index(spec, segment)
+        self.scanned_bytes = 0
+        self.tail = _tail_at(segment, checkpoint)
+        if self.tail.position:
+            self.tail.first_append_ms = segment.meta.created_ms
+
+    def run(self, limit: int) -> None:
+        """Takes batches up to the limit or the first that is torn or corrupt."""
+        tail = self.tail
+        size = CHUNK_BYTES
+        while tail.position < limit:
+            taken = needed = 0
+            reason = None
+            for buffer in self._segment.bytes.read(tail.position, min(size, limit - tail.position)):
+                end = min(len(buffer), limit - tail.position)
+                found = walk(buffer, 0, end, expected_offset=tail.next_offset, verify=True)
+                for entry in found.headers:
+                    self._take(memoryview(buffer)[entry.position :][: entry.size], entry)
+                taken += found.valid_end
+                reason, needed = found.reason, found.needed_bytes
+                if reason is not None:
+                    break
+            self.scanned_bytes += taken
+            if reason not in (None, TRUNCATED):
+                return
+            if taken:
+                size = CHUNK_BYTES
+                continue
+            # A batch larger than a chunk is read whole; one that goes beyond the end is torn.
+            fits = size < needed <= BATCH_BYTES_MAX and tail.position + needed <= limit
+            if not fits:
+                return
+            size = needed
+
+    def finish(self) -> None:
+        """Commits what is left, with a checkpoint at the end."""
+        tail = self.tail
+        if self.scanned_bytes:
+            self._sink.set_checkpoint(
+                Checkpoint(
+                    next_offset=tail.next_offset,
+                    position=tail.position,
+                    crc=tail.crc,
+                    max_timestamp=tail.builder.max_timestamp,
+                    records_since_point=tail.builder.records_since_point,
+                    indexed_upto=tail.next_offset,
+                )
+            )
+            self._commit()
+
+    def _take(self, batch: memoryview, entry: BatchEntry) -> None:
+        tail = self.tail
+        tail.builder.add(
+            self._sink,
+            position=tail.position,
+            base_offset=entry.base_offset,
+            record_count=entry.record_count,
+            max_timestamp=entry.max_timestamp,
+            terms=terms_of(batch, self._spec.config),
+        )
+        tail.crc = crc32c(batch, tail.crc)
+        tail.position += entry.size
+        tail.next_offset = entry.last_offset + 1
+        if tail.first_append_ms is None:
+            tail.first_append_ms = self._segment.meta.created_ms
+        if len(self._sink.entries) >= _ENTRIES_PER_COMMIT:
+            self._commit()
+
+    def _commit(self) -> None:
+        self._backend.commit_entries(self._sink.entries)
+        self._sink = self._backend.turn_index(self._spec, self._segment)
+
+
+def _tail_at(segment: Segment, checkpoint: Checkpoint | None) -> Tail:
+    if checkpoint is None:
+        return Tail(segment, next_offset=segment.meta.base_offset)
+    builder = IndexBuilder(
+        max_timestamp=checkpoint.max_timestamp,
+        records_since_point=checkpoint.records_since_point,
+    )
+    return Tail(
+        segment,
+        next_offset=checkpoint.next_offset,
+        position=checkpoint.position,
+        crc=checkpoint.crc,
+        builder=builder,
+    )
+
+
+def _check_tiling(spec: ShardSpec, segments: tuple[Segment, ...]) -> None:
+    """Segments must follow each other without gap or overlap, and the last must be active."""
+    active = [segment for segment in segments if segment.meta.state is SegmentState.ACTIVE]
+    if len(active) != 1 or segments[-1] is not active[0]:
+        raise Corruption("the chain does not end in one active segment", where=spec.name)
+    for before, after in pairwise(segments):
+        if before.meta.end_offset != after.meta.base_offset:
+            raise Corruption(
+                f"segment {before.meta.seq} ends at {before.meta.end_offset}, "
+                f"segment {after.meta.seq} begins at {after.meta.base_offset}",
+                where=spec.name,
+            )

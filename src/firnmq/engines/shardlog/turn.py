@@ -1,0 +1,97 @@
+"""One worker's turns over shard logs: stage, sync, commit and publish what has arrived."""
+
+from __future__ import annotations
+
+import time
+
+from firnmq.config import Durability
+from firnmq.disk import Turn
+from firnmq.engines.shardlog.append import Append
+from firnmq.engines.shardlog.log import STORAGE_ERRORS, Backend, ShardLog
+
+
+class LogTurnHandler:
+    """A TurnHandler; one per worker, called by that worker only."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._unsynced: dict[ShardLog, float] = {}
+        """Logs with durability=interval and the moment their sync is due."""
+
+    def run(self, turn: Turn[Append]) -> None:
+        by_log: dict[ShardLog, list[Append]] = {}
+        for request in turn.requests:
+            by_log.setdefault(request.log, []).append(request)
+        for log in by_log:
+            log.lock.acquire()
+        try:
+            self._run_locked(turn, by_log)
+        finally:
+            for log in by_log:
+                log.lock.release()
+
+    def tick(self) -> float | None:
+        """Syncs logs whose interval has passed."""
+        if not self._unsynced:
+            return None
+        now = time.monotonic()
+        for log in [log for log, due in self._unsynced.items() if due <= now]:
+            del self._unsynced[log]
+            with log.lock:
+                self._sync_quietly(log)
+        return max(min(self._unsynced.values(), default=now) - now, 0) if self._unsynced else None
+
+    def close(self) -> None:
+        for log in self._unsynced:
+            with log.lock:
+                self._sync_quietly(log)
+        self._unsynced.clear()
+
+    def _run_locked(self, turn: Turn[Append], by_log: dict[ShardLog, list[Append]]) -> None:
+        settlement = turn.settlement
+        staged: list[ShardLog] = []
+        for log, requests in by_log.items():
+            if log.refusal is not None:
+                for request in requests:
+                    settlement.fail(request.ticket, log.refusal)
+                continue
+            try:
+                log.stage(requests)
+                if log.wants_sync:
+                    log.sync()
+                staged.append(log)
+            except STORAGE_ERRORS as error:
+                failure = log.fail(error)
+                for request in requests:
+                    settlement.fail(request.ticket, failure)
+        try:
+            self._backend.commit(staged)
+        except STORAGE_ERRORS as error:
+            for log in staged:
+                failure = log.fail(error)
+                for request in by_log[log]:
+                    settlement.fail(request.ticket, failure)
+            return
+        for log in staged:
+            log.publish()
+            self._note_unsynced(log)
+            for request in by_log[log]:
+                assert request.appended is not None
+                settlement.resolve(request.ticket, request.appended)
+
+    def _note_unsynced(self, log: ShardLog) -> None:
+        config = log.spec.config
+        if config.durability is Durability.INTERVAL and log.has_unsynced:
+            due = time.monotonic() + config.durability_interval_ms / 1000
+            self._unsynced.setdefault(log, due)
+
+    def _sync_quietly(self, log: ShardLog) -> None:
+        """A failed late sync closes the shard; its next writer is told."""
+        if log.refusal is not None:
+            return
+        try:
+            log.sync()
+            self._backend.commit([log])
+            log.publish()
+        except STORAGE_ERRORS as error:
+            log.fail(error)

@@ -1,0 +1,149 @@
+"""Every error FirnMQ raises: one root, few kinds, the facts as attributes.
+
+Callers decide by type and attribute, never by text. The text says what was wrong and, where
+there is something to do about it, what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class FirnError(Exception):
+    """Root of all errors raised by FirnMQ."""
+
+
+class InvalidArgument(FirnError):
+    """The caller asked for something that cannot be meant: a bad name, a negative limit."""
+
+    def __init__(self, argument: str, reason: str) -> None:
+        super().__init__(f"{argument}: {reason}")
+        self.argument = argument
+        self.reason = reason
+
+
+class InvalidRecord(FirnError):
+    """Bytes or records handed in by a client break the format or a limit; nothing was written."""
+
+
+class LimitExceeded(InvalidRecord):
+    """A client's record or batch is larger than the limit; nothing was written."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(f"{what} is {size:,} bytes, the limit is {limit:,}")
+        self.what = what
+        self.size = size
+        self.limit = limit
+
+
+class Corruption(FirnError):
+    """Stored bytes are not what was written. `where` names the file or shard."""
+
+    def __init__(self, reason: str, *, where: str = "", position: int | None = None) -> None:
+        place = f"{where or 'batch'}" + ("" if position is None else f" at byte {position:,}")
+        super().__init__(f"{place}: {reason}")
+        self.reason = reason
+        self.where = where
+        self.position = position
+
+
+class OffsetOutOfRange(FirnError):
+    """The offset is outside the readable range [start, end)."""
+
+    def __init__(self, offset: int, *, start: int, end: int, shard: str = "") -> None:
+        super().__init__(f"offset {offset} of {shard or 'shard'} is outside [{start}, {end})")
+        self.offset = offset
+        self.start = start
+        self.end = end
+        self.shard = shard
+
+
+class NotFound(FirnError):
+    """A named thing does not exist."""
+
+    kind = "thing"
+
+    def __init__(self, name: str, *, within: str = "") -> None:
+        super().__init__(f"no {self.kind} {name!r}" + (f" in {within}" if within else ""))
+        self.name = name
+        self.within = within
+
+
+class TopicNotFound(NotFound):
+    kind = "topic"
+
+
+class ShardNotFound(NotFound):
+    kind = "shard"
+
+
+class KeyNotFound(NotFound):
+    kind = "live record with key"
+
+
+class StorageTypeNotFound(NotFound):
+    kind = "storage type"
+
+
+class AlreadyExists(FirnError):
+    """A thing of this name exists already."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{kind} {name!r} exists already")
+        self.kind = kind
+        self.name = name
+
+
+class IndexDisabled(FirnError):
+    """The question needs an index that the topic does not keep."""
+
+    def __init__(self, index: str, shard: str) -> None:
+        super().__init__(f"{shard} keeps no {index} index; set index.{index}=true when creating it")
+        self.index = index
+        self.shard = shard
+
+
+class StorageFailed(FirnError):
+    """A write or sync failed below us: the shard is closed and reopens from disk on next use.
+
+    What was acknowledged before stays. Whether the failed request is on disk is unknown to its
+    sender until the shard has reopened; reopening removes it.
+    """
+
+    def __init__(self, shard: str, cause: BaseException) -> None:
+        super().__init__(f"storage of {shard} failed: {cause}")
+        self.shard = shard
+        self.cause = cause
+
+
+class DiskFull(StorageFailed):
+    """There is no room on the device. Free some; appends work again without a restart."""
+
+
+class Closed(FirnError):
+    """The store, engine or pool has been closed."""
+
+
+class DirectoryInUse(FirnError):
+    """Another process has the data directory open."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"data directory {path} is in use by {holder}; stop it, or choose another directory"
+        )
+        self.path = path
+        self.holder = holder
+
+
+class TimedOut(FirnError):
+    """No answer within the time allowed. For a write that means unknown, not failed."""
+
+
+def storage_failure(shard: str, cause: BaseException) -> StorageFailed:
+    """The right StorageFailed for an error from the operating system or RocksDB."""
+    full_disk = (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(cause, OSError) and cause.errno in full_disk:
+        return DiskFull(shard, cause)
+    if "no space left" in str(cause).lower():  # RocksDB reports errno only as text.
+        return DiskFull(shard, cause)
+    return StorageFailed(shard, cause)

@@ -1,0 +1,51 @@
+"""How far a segment is known to be good and indexed. docs/formats/index.md has the layout."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+_LAYOUT = struct.Struct(
+    ">"
+    "Q"  # next_offset: first offset after the last synced batch
+    "Q"  # position: bytes synced
+    "I"  # crc: CRC32C of those bytes
+    "q"  # max_timestamp of those records
+    "I"  # records_since_point
+    "Q"  # indexed_upto: first offset that is not indexed, >= next_offset
+)
+assert _LAYOUT.size == 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A segment's last synced end, with the running state needed to go on from there."""
+
+    next_offset: int
+    position: int
+    crc: int
+    max_timestamp: int
+    records_since_point: int
+    indexed_upto: int
+
+    def pack(self) -> bytes:
+        return _LAYOUT.pack(
+            self.next_offset,
+            self.position,
+            self.crc,
+            self.max_timestamp,
+            self.records_since_point,
+            self.indexed_upto,
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Checkpoint:
+        next_offset, position, crc, max_timestamp, records_since_point, upto = _LAYOUT.unpack(data)
+        return cls(
+            next_offset=next_offset,
+            position=position,
+            crc=crc,
+            max_timestamp=max_timestamp,
+            records_since_point=records_since_point,
+            indexed_upto=upto,
+        )

@@ -1,0 +1,90 @@
+"""Bytes of index entries. docs/formats/index.md has the same in prose.
+
+Every key starts with shard and segment, so that a segment's entries are one range: they are
+dropped with one range deletion and can travel with the segment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import sub
+from sys import byteorder
+
+PREFIX = struct.Struct(
+    ">"
+    "I"  # shard_uid
+    "I"  # segment_seq
+    "B"  # kind
+)
+assert PREFIX.size == 9
+U64 = struct.Struct(">Q")
+TIME_KEY = struct.Struct(
+    ">"
+    "Q"  # greatest timestamp before the point, plus 2**63 so that bytes sort like numbers
+    "Q"  # offset of the point
+)
+
+CHECKPOINT, OFFSET, TIME, KEY, TAG = range(5)
+KIND_END = 255
+
+TERM_BYTES_MAX = 128
+"""Keys and tags up to this length are stored as they are, longer ones end in a hash."""
+_TERM_KEPT_BYTES = 96
+
+_BIAS = 2**63
+_WIDTHS = ((2**8, "B"), (2**16, "H"), (2**32, "I"), (2**64, "Q"))
+
+
+def segment_range(shard_uid: int, segment_seq: int) -> tuple[bytes, bytes]:
+    """Every index entry of a segment is in [first, second)."""
+    return PREFIX.pack(shard_uid, segment_seq, 0), PREFIX.pack(shard_uid, segment_seq, KIND_END)
+
+
+def shard_range(shard_uid: int) -> tuple[bytes, bytes]:
+    """Every index entry of a shard is in [first, second)."""
+    return PREFIX.pack(shard_uid, 0, 0), PREFIX.pack(shard_uid + 1, 0, 0)
+
+
+def time_key(timestamp_ms: int, offset: int) -> bytes:
+    biased = min(max(timestamp_ms + _BIAS, 0), 2**64 - 1)
+    return TIME_KEY.pack(biased, offset)
+
+
+def term(raw: bytes) -> bytes:
+    """A key or tag as it stands in the index: bounded, so that entries stay small."""
+    if len(raw) <= TERM_BYTES_MAX:
+        return raw
+    digest = hashlib.blake2b(raw, digest_size=TERM_BYTES_MAX + 1 - _TERM_KEPT_BYTES).digest()
+    return raw[:_TERM_KEPT_BYTES] + digest  # One byte longer than any term stored as it is.
+
+
+def short_number(number: int) -> bytes:
+    """A number in as few big-endian bytes as it needs."""
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def pack_offsets(position: int, relative_offsets: Sequence[int]) -> bytes:
+    """Tag entry: position, then the offsets as differences of the smallest sufficient width."""
+    steps = list(map(sub, relative_offsets, (0, *relative_offsets[:-1])))
+    largest = max(steps)
+    code = next(code for limit, code in _WIDTHS if largest < limit)
+    packed = array(code, steps)
+    if byteorder == "little":
+        packed.byteswap()
+    place = short_number(position)
+    return bytes((len(place),)) + place + code.encode() + packed.tobytes()
+
+
+def unpack_offsets(entry: bytes) -> tuple[int, list[int]]:
+    """The position and the relative offsets of a tag entry."""
+    place_end = 1 + entry[0]
+    steps = array(chr(entry[place_end]))
+    steps.frombytes(entry[place_end + 1 :])
+    if byteorder == "little":
+        steps.byteswap()
+    offsets = list(accumulate(steps))
+    return int.from_bytes(entry[1:place_end], "big"), offsets

@@ -1,0 +1,127 @@
+"""A segment's indexes in the key-value store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from firnmq.disk import Family, KeyValueStore
+from firnmq.index.api import KeyHit, Point, TagHit
+from firnmq.index.checkpoint import Checkpoint
+from firnmq.index.layout import (
+    CHECKPOINT,
+    KEY,
+    OFFSET,
+    PREFIX,
+    TAG,
+    TIME,
+    U64,
+    pack_offsets,
+    segment_range,
+    short_number,
+    term,
+    time_key,
+    unpack_offsets,
+)
+
+_TAG_ENTRIES_PER_READ = 256
+_LAST = b"\xff" * 8
+
+
+class RocksIndexEntries:
+    """Gathers a turn's entries for one segment; an IndexSink."""
+
+    __slots__ = ("_key", "_offset", "_tag", "_time", "checkpoint_key", "entries")
+
+    def __init__(self, shard_uid: int, segment_seq: int) -> None:
+        self.entries: list[tuple[bytes, bytes]] = []
+        self.checkpoint_key = PREFIX.pack(shard_uid, segment_seq, CHECKPOINT)
+        self._offset = PREFIX.pack(shard_uid, segment_seq, OFFSET)
+        self._time = PREFIX.pack(shard_uid, segment_seq, TIME)
+        self._key = PREFIX.pack(shard_uid, segment_seq, KEY)
+        self._tag = PREFIX.pack(shard_uid, segment_seq, TAG)
+
+    def add_point(self, offset: int, position: int, max_timestamp_before: int) -> None:
+        place = short_number(position)
+        self.entries.append((self._offset + U64.pack(offset), place))
+        self.entries.append((self._time + time_key(max_timestamp_before, offset), place))
+
+    def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
+        prefix, pack, place = self._key, U64.pack, short_number(position)
+        self.entries += [
+            (prefix + term(key), pack(base_offset + relative_offset) + place)
+            for key, relative_offset in keys.items()
+        ]
+
+    def add_tags(
+        self, tags: Mapping[bytes, Sequence[int]], base_offset: int, position: int
+    ) -> None:
+        base = U64.pack(base_offset)
+        for tag, offsets in tags.items():
+            word = term(tag)
+            key = self._tag + len(word).to_bytes(2, "big") + word + base
+            self.entries.append((key, pack_offsets(position, offsets)))
+
+    def set_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self.entries.append((self.checkpoint_key, checkpoint.pack()))
+
+
+class RocksSegmentIndex:
+    """Answers from the key-value store; a SegmentIndex."""
+
+    __slots__ = ("_kv", "_segment_seq", "_shard_uid")
+
+    def __init__(self, kv: KeyValueStore, shard_uid: int, segment_seq: int) -> None:
+        self._kv = kv
+        self._shard_uid = shard_uid
+        self._segment_seq = segment_seq
+
+    def floor_offset(self, offset: int) -> Point | None:
+        prefix = self._prefix(OFFSET)
+        found = self._kv.floor(Family.INDEX, prefix, prefix + U64.pack(offset))
+        if found is None:
+            return None
+        key, place = found
+        return Point(U64.unpack_from(key, len(prefix))[0], int.from_bytes(place, "big"))
+
+    def floor_time(self, timestamp_ms: int) -> Point | None:
+        prefix = self._prefix(TIME)
+        upper = prefix + time_key(timestamp_ms - 1, 2**64 - 1)
+        found = self._kv.floor(Family.INDEX, prefix, upper)
+        if found is None:
+            return None
+        key, place = found
+        return Point(U64.unpack_from(key, len(prefix) + 8)[0], int.from_bytes(place, "big"))
+
+    def newest_of_key(self, key: bytes) -> KeyHit | None:
+        entry = self._kv.get(Family.INDEX, self._prefix(KEY) + term(key))
+        if entry is None:
+            return None
+        return KeyHit(U64.unpack_from(entry)[0], int.from_bytes(entry[8:], "big"))
+
+    def tagged(self, tag: bytes, start_offset: int) -> Iterator[TagHit]:
+        word = term(tag)
+        prefix = self._prefix(TAG) + len(word).to_bytes(2, "big") + word
+        upper = prefix + _LAST
+        # The batch that holds start_offset begins at or before it.
+        first = self._kv.floor(Family.INDEX, prefix, prefix + U64.pack(start_offset))
+        lower = prefix if first is None else first[0]
+        while entries := self._kv.items(Family.INDEX, lower, upper, _TAG_ENTRIES_PER_READ):
+            for key, entry in entries:
+                base_offset: int = U64.unpack_from(key, len(prefix))[0]
+                position, offsets = unpack_offsets(entry)
+                yield TagHit(base_offset, position, offsets)
+            lower = entries[-1][0] + b"\x00"
+
+    def checkpoint(self) -> Checkpoint | None:
+        entry = self._kv.get(Family.INDEX, self._prefix(CHECKPOINT))
+        return None if entry is None else Checkpoint.unpack(entry)
+
+    def clear(self) -> None:
+        """Removes every entry of the segment, its checkpoint too, durably."""
+        lower, upper = segment_range(self._shard_uid, self._segment_seq)
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.INDEX, lower, upper)
+        self._kv.sync()
+
+    def _prefix(self, kind: int) -> bytes:
+        return PREFIX.pack(self._shard_uid, self._segment_seq, kind)

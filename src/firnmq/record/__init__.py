@@ -1,0 +1,76 @@
+"""Records, batches and the codec between them.
+
+Records travel and rest as Kafka RecordBatch v2 bytes; when they are looked at, they are columns.
+Importing this package does not import pyarrow; `Columns.to_arrow` does.
+"""
+
+from crc32c import crc32c
+
+from firnmq.record.batch import (
+    BATCH_BYTES_MAX,
+    DECOMPRESSED_BYTES_MAX,
+    HEADER_BYTES,
+    PREFIX_BYTES,
+    RECORD_BYTES_MAX,
+    BatchHeader,
+    Buffer,
+    Compression,
+    parse_header,
+    patch_base,
+    patched_prefix,
+)
+from firnmq.record.codec import (
+    IS_COMPILED,
+    BatchEntry,
+    Walk,
+    collect,
+    decode,
+    encode,
+    encode_columns,
+    validate,
+    validate_header,
+    walk,
+)
+from firnmq.record.columns import BinaryColumn, Columns, columns_of_records
+from firnmq.record.compression import compress, decompress
+from firnmq.record.selection import ALL_COLUMNS, EVERYTHING, ColumnName, Selection
+from firnmq.record.types import BatchTerms, Headers, NewRecord, Record, checked
+
+__all__ = [
+    "ALL_COLUMNS",
+    "BATCH_BYTES_MAX",
+    "DECOMPRESSED_BYTES_MAX",
+    "EVERYTHING",
+    "HEADER_BYTES",
+    "IS_COMPILED",
+    "PREFIX_BYTES",
+    "RECORD_BYTES_MAX",
+    "BatchEntry",
+    "BatchHeader",
+    "BatchTerms",
+    "BinaryColumn",
+    "Buffer",
+    "ColumnName",
+    "Columns",
+    "Compression",
+    "Headers",
+    "NewRecord",
+    "Record",
+    "Selection",
+    "Walk",
+    "checked",
+    "collect",
+    "columns_of_records",
+    "compress",
+    "crc32c",
+    "decode",
+    "decompress",
+    "encode",
+    "encode_columns",
+    "parse_header",
+    "patch_base",
+    "patched_prefix",
+    "validate",
+    "validate_header",
+    "walk",
+]

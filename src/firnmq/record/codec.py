@@ -1,0 +1,1705 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# mypy: disable-error-code="untyped-decorator, no-any-return, type-arg"
+"""The loops over batch bytes: walk, decode, collect, validate, encode.
+
+This one file is Cython in pure-Python mode. Compiled, its variables are C variables and its `p_…`
+values are C pointers; interpreted, the same names hold Python numbers and buffers.
+
+Long because whatever shares these C types must be compiled together.
+
+Bounds are not checked by the compiler. Each read is therefore preceded by a comparison with the
+end of what may be read, and each length taken from bytes is compared with the bytes that remain
+before it is used. Functions that parse return a position, or one of the negative codes of
+`_REASONS`; only the functions that know whose bytes they are reading turn a code into an error.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import cython
+from crc32c import crc32c
+
+from firnmq.errors import (
+    Corruption,
+    InvalidArgument,
+    InvalidRecord,
+    LimitExceeded,
+)
+from firnmq.record.batch import (
+    ATTRIBUTE_CODEC,
+    BATCH_BYTES_MAX,
+    CRC_START,
+    DECOMPRESSED_BYTES_MAX,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    OFFSET_MAX,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    BatchHeader,
+    Buffer,
+    Compression,
+    parse_header,
+)
+from firnmq.record.columns import NO_ENTRIES, BinaryColumn, Columns
+from firnmq.record.compression import compress, decompress
+from firnmq.record.selection import COLUMN_BYTES_MAX, EVERYTHING, Selection
+from firnmq.record.types import EXPIRE_AT_MS_MAX, TIMESTAMP_MS_MAX, BatchTerms, NewRecord
+
+if cython.compiled:
+    from cython.cimports.cpython.buffer import (
+        Py_buffer,
+        PyBUF_SIMPLE,
+        PyBuffer_Release,
+        PyObject_GetBuffer,
+    )
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcmp, memcpy
+
+Source = Literal["disk", "client"]
+"""Whose bytes they are: bad ones from disk are Corruption, bad ones from a client InvalidRecord."""
+
+IS_COMPILED = cython.compiled
+
+_INT64_MAX = cython.declare(cython.longlong, 2**63 - 1)
+_INT64_MIN = cython.declare(cython.longlong, -_INT64_MAX - 1)
+_HEADER_BYTES = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
+_LENGTH_END = cython.declare(cython.Py_ssize_t, LENGTH_END)
+_OFFSET_MAX = cython.declare(cython.longlong, OFFSET_MAX)
+_RECORD_BYTES_MIN = cython.declare(cython.Py_ssize_t, RECORD_BYTES_MIN)
+_EXPIRY_DIGITS_MAX = cython.declare(cython.Py_ssize_t, len(str(EXPIRE_AT_MS_MAX)))
+
+# Room for a record besides key, value and headers: five lengths, two deltas, one byte.
+_RECORD_OVERHEAD = cython.declare(cython.Py_ssize_t, 48)
+# Room for the two lengths of a header.
+_HEADER_OVERHEAD = cython.declare(cython.Py_ssize_t, 10)
+
+_PAST_END = cython.declare(cython.int, -1)
+_LONG_VARINT = cython.declare(cython.int, -2)
+_BAD_RECORD_LENGTH = cython.declare(cython.int, -3)
+_BAD_KEY_LENGTH = cython.declare(cython.int, -4)
+_BAD_VALUE_LENGTH = cython.declare(cython.int, -5)
+_BAD_HEADER_COUNT = cython.declare(cython.int, -6)
+_BAD_NAME_LENGTH = cython.declare(cython.int, -7)
+_BAD_HEADER_LENGTH = cython.declare(cython.int, -8)
+_BYTES_LEFT = cython.declare(cython.int, -9)
+_TRUNCATED = cython.declare(cython.int, -10)
+_BAD_LENGTH = cython.declare(cython.int, -11)
+_BAD_MAGIC = cython.declare(cython.int, -12)
+_BAD_OFFSET = cython.declare(cython.int, -13)
+_BAD_COUNT = cython.declare(cython.int, -14)
+
+_REASONS = {
+    -1: "a number or field runs past the end",
+    -2: "a number has too many bytes",
+    -3: "record length does not fit the bytes that remain",
+    -4: "key length does not fit the record",
+    -5: "value length does not fit the record",
+    -6: "header count does not fit the record",
+    -7: "header name length does not fit the record",
+    -8: "header value length does not fit the record",
+    -9: "bytes are left over at the end of the record",
+    -10: "truncated",
+    -11: "bad length",
+    -12: "bad magic",
+    -13: "bad offset",
+    -14: "bad record count",
+}
+
+
+# ---------------------------------------------------------------- bytes in, bytes out
+
+
+@cython.final
+@cython.cclass
+class _View:
+    """Holds a buffer open and points at its bytes."""
+
+    if cython.compiled:
+        raw: Py_buffer
+    p: cython.p_uchar
+    size: cython.Py_ssize_t
+    is_open: cython.bint
+
+    def __init__(self, buffer: Any) -> None:
+        if cython.compiled:
+            PyObject_GetBuffer(buffer, cython.address(self.raw), PyBUF_SIMPLE)
+            self.is_open = True
+            self.p = cython.cast(cython.p_uchar, self.raw.buf)
+            self.size = self.raw.len
+        else:
+            self.p = memoryview(buffer).cast("B")
+            self.size = len(self.p)
+
+    def __dealloc__(self) -> None:
+        if cython.compiled:
+            if self.is_open:
+                PyBuffer_Release(cython.address(self.raw))
+
+
+@cython.final
+@cython.cclass
+class _Store:
+    """A growing array of 1, 4 or 8 byte items, filled through one of its three pointers.
+
+    Compiled it is a bytearray whose memory is written directly; interpreted it is a bytearray or
+    an array, and all pointers are that object.
+    """
+
+    owner: Any
+    p8: cython.p_uchar
+    p32: cython.p_int
+    p64: cython.p_longlong
+    capacity: cython.Py_ssize_t
+    item_bytes: cython.Py_ssize_t
+
+    def __init__(self, item_bytes: cython.Py_ssize_t, capacity: cython.Py_ssize_t) -> None:
+        self.item_bytes = item_bytes
+        self.capacity = 0
+        if cython.compiled:
+            self.owner = bytearray()
+        else:
+            self.owner = bytearray() if item_bytes == 1 else array("i" if item_bytes == 4 else "q")
+        self.resize(capacity)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def resize(self, capacity: cython.Py_ssize_t) -> cython.int:
+        if cython.compiled:
+            PyByteArray_Resize(self.owner, capacity * self.item_bytes)
+            self.p8 = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.owner))
+            self.p32 = cython.cast(cython.p_int, self.p8)
+            self.p64 = cython.cast(cython.p_longlong, self.p8)
+        else:
+            if capacity < self.capacity:
+                del self.owner[capacity:]
+            elif self.item_bytes == 1:
+                self.owner.extend(bytes(capacity - self.capacity))
+            else:
+                self.owner.frombytes(bytes((capacity - self.capacity) * self.item_bytes))
+            self.p8 = self.p32 = self.p64 = self.owner
+        self.capacity = capacity
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def reserve(self, needed: cython.Py_ssize_t) -> cython.int:
+        """Make room for `needed` items in all, and for half as many again as there is now."""
+        if needed > self.capacity:
+            self.resize(max(needed, self.capacity + (self.capacity >> 1)))
+        return 0
+
+    @cython.cfunc
+    def finish(self, count: cython.Py_ssize_t) -> Any:
+        """The array with its first `count` items; this object must not be used afterwards."""
+        self.resize(count)
+        return self.owner
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _copy(
+    target: cython.p_uchar,
+    to: cython.Py_ssize_t,
+    source: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+) -> cython.int:
+    if cython.compiled:
+        memcpy(target + to, source + at, length)
+    else:
+        target[to : to + length] = source[at : at + length]
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+def _bytes(p: cython.p_uchar, at: cython.Py_ssize_t, length: cython.Py_ssize_t) -> bytes:
+    if cython.compiled:
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, p + at), length)
+    else:
+        return bytes(p[at : at + length])
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _equals(
+    p: cython.p_uchar, at: cython.Py_ssize_t, length: cython.Py_ssize_t, text: bytes
+) -> cython.bint:
+    if length != len(text):
+        return False
+    if cython.compiled:
+        return memcmp(p + at, PyBytes_AS_STRING(text), length) == 0
+    else:
+        return p[at : at + length] == text
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _integer(p: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.longlong:
+    """A big-endian two's complement number of `size` bytes."""
+    index: cython.Py_ssize_t
+    value: cython.longlong = p[at]
+    if value > 127:
+        value -= 256
+    for index in range(at + 1, at + size):
+        value = value * 256 + p[index]
+    return value
+
+
+# ---------------------------------------------------------------- one batch header
+
+
+@cython.final
+@cython.cclass
+class BatchEntry:
+    """Where a batch lies in a buffer, and what its header says."""
+
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    size = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    base_offset = cython.declare(cython.longlong, visibility="readonly")
+    last_offset = cython.declare(cython.longlong, visibility="readonly")
+    record_count = cython.declare(cython.longlong, visibility="readonly")
+    base_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    max_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    attributes = cython.declare(cython.longlong, visibility="readonly")
+    leader_epoch = cython.declare(cython.longlong, visibility="readonly")
+    producer_id = cython.declare(cython.longlong, visibility="readonly")
+    producer_epoch = cython.declare(cython.longlong, visibility="readonly")
+    base_sequence = cython.declare(cython.longlong, visibility="readonly")
+    crc = cython.declare(cython.longlong, visibility="readonly")
+
+    def __repr__(self) -> str:
+        return (
+            f"BatchEntry(position={self.position}, size={self.size}, "
+            f"base_offset={self.base_offset}, last_offset={self.last_offset}, record_count={self.record_count})"
+        )
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _read_header(
+    p: cython.p_uchar, position: cython.Py_ssize_t, end: cython.Py_ssize_t, span: BatchEntry
+) -> cython.int:
+    """Fill `span` from the header at `position`. 0, or a code; _TRUNCATED only if nothing else
+    is wrong, with `span.size` then being what the batch needs, as far as that is known."""
+    delta: cython.longlong
+    span.position = position
+    span.size = _HEADER_BYTES
+    if end - position < _HEADER_BYTES:
+        return _TRUNCATED
+    span.size = _integer(p, position + 8, 4) + _LENGTH_END
+    if span.size < _HEADER_BYTES:
+        return _BAD_LENGTH
+    if p[position + 16] != 2:
+        return _BAD_MAGIC
+    span.base_offset = _integer(p, position, 8)
+    delta = _integer(p, position + 23, 4)
+    if span.base_offset < 0 or span.base_offset > _OFFSET_MAX or delta < 0:
+        return _BAD_OFFSET
+    span.last_offset = span.base_offset + delta
+    span.record_count = _integer(p, position + 57, 4)
+    if span.record_count < 0 or span.record_count > delta + 1:
+        return _BAD_COUNT
+    span.leader_epoch = _integer(p, position + 12, 4)
+    span.crc = _integer(p, position + 17, 4) & 0xFFFFFFFF
+    span.attributes = _integer(p, position + 21, 2)
+    span.base_timestamp = _integer(p, position + 27, 8)
+    span.max_timestamp = _integer(p, position + 35, 8)
+    span.producer_id = _integer(p, position + 43, 8)
+    span.producer_epoch = _integer(p, position + 51, 2)
+    span.base_sequence = _integer(p, position + 53, 4)
+    return _TRUNCATED if span.size > end - position else 0
+
+
+@cython.cfunc
+def _crc_matches(buffer: Any, span: BatchEntry) -> cython.bint:
+    covered = memoryview(buffer)[span.position + CRC_START : span.position + span.size]
+    return crc32c(covered) == span.crc
+
+
+# ---------------------------------------------------------------- walk
+
+
+@cython.final
+@cython.cclass
+class Walk:
+    """What a walk over concatenated batches found."""
+
+    headers = cython.declare(list, visibility="readonly")
+    valid_end = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    reason = cython.declare(object, visibility="readonly")
+    needed_bytes = cython.declare(cython.Py_ssize_t, visibility="readonly")
+
+    def __repr__(self) -> str:
+        return f"Walk({len(self.headers)} batches, {self.valid_end=}, {self.reason=})"
+
+
+def walk(
+    buffer: Buffer,
+    position: cython.Py_ssize_t = 0,
+    end: int | None = None,
+    *,
+    expected_offset: int | None = None,
+    verify: bool = True,
+    max_batch_bytes: cython.Py_ssize_t = BATCH_BYTES_MAX,
+) -> Walk:
+    """The batches in `buffer[position:end]`, up to the first that is incomplete or not valid.
+
+    The result has `headers`, a list of BatchEntry; `valid_end`, the position after the last good
+    batch; `reason`, None at the exact end, "truncated" if the rest may be the beginning of a
+    batch, and otherwise what is wrong; and `needed_bytes`, how many bytes from `valid_end` on are
+    needed to judge a truncated batch. With `expected_offset`, the first batch must start there and each
+    other one where its predecessor ends. No bytes make this function raise.
+    """
+    view: _View = _View(buffer)
+    result: Walk = Walk()
+    spans: list = []
+    span: BatchEntry
+    code: cython.int
+    stop: cython.Py_ssize_t = view.size if end is None else end
+    expected: cython.longlong = -1 if expected_offset is None else expected_offset
+    must_verify: cython.bint = verify
+    reason: Any = None
+    if position < 0 or position > stop or stop > view.size:
+        raise InvalidArgument("position, end", f"[{position}, {stop}) is outside the buffer")
+    result.needed_bytes = 0
+    while position < stop:
+        span = BatchEntry()
+        code = _read_header(view.p, position, stop, span)
+        if code == 0 or code == _TRUNCATED:
+            if span.size > max_batch_bytes:
+                code = _BAD_LENGTH
+            elif expected >= 0 and stop - position >= _HEADER_BYTES:
+                if span.base_offset != expected:
+                    reason = "offset gap"
+                    break
+        if code != 0:
+            reason = _REASONS[code]
+            if code == _TRUNCATED:
+                result.needed_bytes = span.size
+            break
+        if must_verify and not _crc_matches(buffer, span):
+            reason = "crc mismatch"
+            break
+        spans.append(span)
+        position += span.size
+        if expected >= 0:
+            expected = span.last_offset + 1
+    result.headers = spans
+    result.valid_end = position
+    result.reason = reason
+    return result
+
+
+# ---------------------------------------------------------------- one record
+
+
+@cython.final
+@cython.cclass
+class _Fields:
+    """Where the parts of the record just parsed are; a length of -1 means null."""
+
+    number: cython.longlong
+    timestamp_delta: cython.longlong
+    offset_delta: cython.longlong
+    key_at: cython.Py_ssize_t
+    key_length: cython.Py_ssize_t
+    value_at: cython.Py_ssize_t
+    value_length: cython.Py_ssize_t
+    header_count: cython.Py_ssize_t
+    headers_at: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    # The header just parsed.
+    name_at: cython.Py_ssize_t
+    name_length: cython.Py_ssize_t
+    content_at: cython.Py_ssize_t
+    content_length: cython.Py_ssize_t
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _long_varint(
+    p: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    bits: cython.int,
+    fields: _Fields,
+) -> cython.Py_ssize_t:
+    """A zigzag varint of at most `bits` bits into `fields.number`; the position after it."""
+    raw: cython.ulonglong = 0
+    byte: cython.ulonglong
+    half: cython.longlong
+    shift: cython.int = 0
+    while True:
+        if at >= end:
+            return _PAST_END
+        byte = p[at]
+        at += 1
+        if bits - shift < 7 and (byte >> (bits - shift)) != 0:
+            return _LONG_VARINT
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    half = raw >> 1
+    fields.number = -half - 1 if raw & 1 else half
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _varint(
+    p: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    bits: cython.int,
+    fields: _Fields,
+) -> cython.Py_ssize_t:
+    """`_long_varint` with a short way for one and two bytes, which is nearly all there are."""
+    raw: cython.longlong
+    if at < end:
+        raw = p[at]
+        if raw < 0x80:
+            fields.number = (raw >> 1) ^ -(raw & 1)
+            return at + 1
+        if at + 1 < end and p[at + 1] < 0x80:
+            raw = (raw & 0x7F) | (cython.cast(cython.longlong, p[at + 1]) << 7)
+            fields.number = (raw >> 1) ^ -(raw & 1)
+            return at + 2
+    return _long_varint(p, at, end, bits, fields)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _next_record(
+    p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, fields: _Fields
+) -> cython.Py_ssize_t:
+    """Parse one record up to its headers. The position after the record, or a code."""
+    stop: cython.Py_ssize_t
+    at = _varint(p, at, end, 32, fields)
+    if at < 0:
+        return at
+    if fields.number < _RECORD_BYTES_MIN - 1 or fields.number > end - at:
+        return _BAD_RECORD_LENGTH
+    stop = at + fields.number
+    at = _varint(p, at + 1, stop, 64, fields)  # One byte of unused attributes comes first.
+    if at < 0:
+        return at
+    fields.timestamp_delta = fields.number
+    at = _varint(p, at, stop, 32, fields)
+    if at < 0:
+        return at
+    fields.offset_delta = fields.number
+    at = _varint(p, at, stop, 32, fields)
+    if at < 0:
+        return at
+    if fields.number < -1 or fields.number > stop - at:
+        return _BAD_KEY_LENGTH
+    fields.key_at = at
+    fields.key_length = fields.number
+    if fields.number > 0:
+        at += fields.number
+    at = _varint(p, at, stop, 32, fields)
+    if at < 0:
+        return at
+    if fields.number < -1 or fields.number > stop - at:
+        return _BAD_VALUE_LENGTH
+    fields.value_at = at
+    fields.value_length = fields.number
+    if fields.number > 0:
+        at += fields.number
+    at = _varint(p, at, stop, 32, fields)
+    if at < 0:
+        return at
+    if fields.number < 0 or fields.number > (stop - at) >> 1:
+        return _BAD_HEADER_COUNT
+    if fields.number == 0 and at != stop:
+        return _BYTES_LEFT
+    fields.header_count = fields.number
+    fields.headers_at = at
+    fields.stop = stop
+    return stop
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _next_header(p: cython.p_uchar, at: cython.Py_ssize_t, fields: _Fields) -> cython.Py_ssize_t:
+    """Parse one header of the record in `fields`. The position after it, or a code."""
+    at = _varint(p, at, fields.stop, 32, fields)
+    if at < 0:
+        return at
+    if fields.number < 0 or fields.number > fields.stop - at:
+        return _BAD_NAME_LENGTH
+    fields.name_at = at
+    fields.name_length = fields.number
+    at += fields.number
+    at = _varint(p, at, fields.stop, 32, fields)
+    if at < 0:
+        return at
+    if fields.number < -1 or fields.number > fields.stop - at:
+        return _BAD_HEADER_LENGTH
+    fields.content_at = at
+    fields.content_length = fields.number
+    return at + fields.number if fields.number > 0 else at
+
+
+@cython.cfunc
+@cython.inline
+def _is_tag(p: cython.p_uchar, fields: _Fields, names: tuple) -> cython.bint:
+    """Whether the header just parsed is a tag: a name among `names`, and a value."""
+    name: Any
+    if fields.content_length < 0:
+        return False
+    for name in names:
+        if _equals(p, fields.name_at, fields.name_length, name):
+            return True
+    return False
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _expiry(p: cython.p_uchar, fields: _Fields) -> cython.longlong:
+    """The header's value as decimal digits; -1 if it is anything else."""
+    index: cython.Py_ssize_t
+    digit: cython.longlong
+    number: cython.longlong = 0
+    if fields.content_length < 1 or fields.content_length > _EXPIRY_DIGITS_MAX:
+        return -1
+    for index in range(fields.content_at, fields.content_at + fields.content_length):
+        digit = p[index]
+        if digit < 48 or digit > 57:
+            return -1
+        number = number * 10 + (digit - 48)
+    return number
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _fits(base: cython.longlong, delta: cython.longlong) -> cython.bint:
+    """Whether the sum is a 64-bit number."""
+    if delta >= 0:
+        return base <= _INT64_MAX - delta
+    return base >= _INT64_MIN - delta
+
+
+# ---------------------------------------------------------------- whose bytes
+
+
+@cython.final
+@cython.cclass
+class _Origin:
+    """Where bytes come from, and so which error bad ones are."""
+
+    is_disk: cython.bint
+    where: Any
+
+    def __init__(self, source: Source, where: str) -> None:
+        if source not in ("disk", "client"):
+            raise InvalidArgument("source", "must be 'disk' or 'client'")
+        self.is_disk = source == "disk"
+        self.where = where
+
+    @cython.cfunc
+    def refusal(self, position: cython.Py_ssize_t, reason: str) -> Any:
+        if self.is_disk:
+            return Corruption(reason, where=self.where, position=position)
+        return InvalidRecord(f"{self.where or 'batch'} at byte {position:,}: {reason}")
+
+
+@cython.cfunc
+def _checked_span(
+    buffer: Any, view: _View, position: cython.Py_ssize_t, verify: cython.bint, origin: _Origin
+) -> BatchEntry:
+    """The header of a whole batch at `position`."""
+    span: BatchEntry = BatchEntry()
+    code: cython.int = _read_header(view.p, position, view.size, span)
+    if code != 0:
+        raise origin.refusal(position, _REASONS[code])
+    if verify and not _crc_matches(buffer, span):
+        raise origin.refusal(position, "crc mismatch")
+    return span
+
+
+@cython.cfunc
+def _payload(buffer: Any, view: _View, span: BatchEntry, origin: _Origin, max_bytes: Any) -> _View:
+    """The view that holds the batch's records: `view` itself, or one of decompressed bytes."""
+    codec: cython.longlong = span.attributes & ATTRIBUTE_CODEC
+    if codec == 0:
+        return view
+    if codec > 4:
+        raise origin.refusal(span.position, f"unknown compression codec {codec}")
+    packed = memoryview(buffer)[span.position + _HEADER_BYTES : span.position + span.size]
+    try:
+        return _View(decompress(Compression(codec), packed, max_bytes=max_bytes))
+    except InvalidRecord as bad:
+        if not origin.is_disk and isinstance(bad, LimitExceeded):
+            raise
+        raise origin.refusal(span.position, str(bad)) from bad
+
+
+# ---------------------------------------------------------------- decode
+
+
+@cython.final
+@cython.cclass
+class _Bits:
+    """A validity bitmap that exists only from the first null entry on."""
+
+    store: _Store
+    null_count: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.store = _Store(1, 0)
+        self.null_count = 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put(self, index: cython.Py_ssize_t, is_valid: cython.bint) -> cython.int:
+        """Note whether entry `index` is valid. Entries come in order."""
+        byte: cython.Py_ssize_t = index >> 3
+        bit: cython.int = index & 7
+        at: cython.Py_ssize_t
+        if self.null_count == 0:
+            if is_valid:
+                return 0
+            self.store.reserve(byte + 1)
+            for at in range(byte):
+                self.store.p8[at] = 0xFF
+            self.store.p8[byte] = (1 << bit) - 1
+        elif bit == 0:
+            self.store.reserve(byte + 1)
+            self.store.p8[byte] = 0
+        if is_valid:
+            self.store.p8[byte] |= 1 << bit
+        else:
+            self.null_count += 1
+        return 0
+
+    @cython.cfunc
+    def finish(self, count: cython.Py_ssize_t) -> Any:
+        """The bitmap of `count` entries, or None if none of them is null."""
+        if self.null_count == 0:
+            return None
+        return self.store.finish((count + 7) >> 3)
+
+
+@cython.final
+@cython.cclass
+class _Strings:
+    """A BinaryColumn in the making."""
+
+    bounds: _Store
+    content: _Store
+    bits: _Bits
+    count: cython.Py_ssize_t
+    used: cython.Py_ssize_t
+
+    def __init__(self, rows: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
+        self.bounds = _Store(4, rows + 1)
+        self.content = _Store(1, size)
+        self.bits = _Bits()
+        self.count = 0
+        self.used = 0
+        self.bounds.p32[0] = 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(-1)
+    def add(
+        self, p: cython.p_uchar, at: cython.Py_ssize_t, length: cython.Py_ssize_t
+    ) -> cython.int:
+        """Append the bytes at `at`; a negative length appends null."""
+        if length > 0:
+            if self.used + length > self.content.capacity:
+                self.content.reserve(self.used + length)
+            _copy(self.content.p8, self.used, p, at, length)
+            self.used += length
+        if length < 0 or self.bits.null_count != 0:
+            self.bits.put(self.count, length >= 0)
+        self.count += 1
+        if self.count >= self.bounds.capacity:
+            self.bounds.reserve(self.count + 1)
+        self.bounds.p32[self.count] = self.used
+        return 0
+
+    @cython.cfunc
+    def finish(self) -> Any:
+        return BinaryColumn(
+            length=self.count,
+            bounds_buffer=self.bounds.finish(self.count + 1),
+            data=self.content.finish(self.used),
+            null_count=self.bits.null_count,
+            validity=self.bits.finish(self.count),
+        )
+
+
+@cython.final
+@cython.cclass
+class _Lists:
+    """The columns that come from headers, in the making. Most batches have none, so this exists
+    only from the first record with headers on."""
+
+    header_bounds: _Store
+    names: _Strings
+    contents: _Strings
+    tag_bounds: _Store
+    tags: _Strings
+
+    def __init__(self, rows: cython.Py_ssize_t) -> None:
+        row: cython.Py_ssize_t
+        self.header_bounds = _Store(4, rows + 2)
+        self.tag_bounds = _Store(4, rows + 2)
+        for row in range(rows + 1):
+            self.header_bounds.p32[row] = 0
+            self.tag_bounds.p32[row] = 0
+        self.names = _Strings(0, 0)
+        self.contents = _Strings(0, 0)
+        self.tags = _Strings(0, 0)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def add(
+        self, row: cython.Py_ssize_t, p: cython.p_uchar, fields: _Fields, plan: _Plan
+    ) -> cython.int:
+        """Append the headers, known to be sound, and the tags of record number `row`."""
+        at: cython.Py_ssize_t = fields.headers_at
+        while at < fields.stop:
+            at = _next_header(p, at, fields)
+            if plan.has_headers:
+                self.names.add(p, fields.name_at, fields.name_length)
+                self.contents.add(p, fields.content_at, fields.content_length)
+            if plan.has_tags and _is_tag(p, fields, plan.tag_headers):
+                self.tags.add(p, fields.content_at, fields.content_length)
+        self.header_bounds.reserve(row + 2)
+        self.header_bounds.p32[row + 1] = self.names.count
+        self.tag_bounds.reserve(row + 2)
+        self.tag_bounds.p32[row + 1] = self.tags.count
+        return 0
+
+
+@cython.final
+@cython.cclass
+class _Rows:
+    """The columns in the making."""
+
+    count: cython.Py_ssize_t
+    encoded_bytes: cython.longlong
+    offsets: _Store
+    timestamps: _Store
+    keys: _Strings
+    values: _Strings
+    has_lists: cython.bint
+    lists: _Lists
+    has_expiry: cython.bint
+    expiries: _Store
+    expiry_bits: _Bits
+
+    def __init__(self, value_bytes: cython.Py_ssize_t) -> None:
+        self.count = 0
+        self.encoded_bytes = 0
+        self.offsets = _Store(8, 0)
+        self.timestamps = _Store(8, 0)
+        self.keys = _Strings(0, 0)
+        self.values = _Strings(0, value_bytes)
+        self.has_lists = False
+        self.has_expiry = False
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def reserve(self, rows: cython.Py_ssize_t) -> cython.int:
+        self.offsets.reserve(rows)
+        self.timestamps.reserve(rows)
+        self.keys.bounds.reserve(rows + 1)
+        self.values.bounds.reserve(rows + 1)
+        return 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(-1)
+    def add(
+        self,
+        p: cython.p_uchar,
+        fields: _Fields,
+        plan: _Plan,
+        offset: cython.longlong,
+        timestamp: cython.longlong,
+        expiry: cython.longlong,
+    ) -> cython.int:
+        """Append the record in `fields`, whose headers are known to be sound."""
+        row: cython.Py_ssize_t = self.count
+        if row >= self.offsets.capacity:
+            self.reserve(row + 16)
+        self.offsets.p64[row] = offset
+        self.timestamps.p64[row] = timestamp
+        if plan.has_keys:
+            self.keys.add(p, fields.key_at, fields.key_length)
+        if plan.has_values:
+            self.values.add(p, fields.value_at, fields.value_length)
+        if fields.header_count > 0 or self.has_lists:
+            if not self.has_lists:
+                self.lists = _Lists(row)
+                self.has_lists = True
+            self.lists.add(row, p, fields, plan)
+        if expiry >= 0 or self.has_expiry:
+            self.add_expiry(row, expiry)
+        self.count = row + 1
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def add_expiry(self, row: cython.Py_ssize_t, expiry: cython.longlong) -> cython.int:
+        earlier: cython.Py_ssize_t
+        if not self.has_expiry:
+            self.has_expiry = True
+            self.expiries = _Store(8, row + 1)
+            self.expiry_bits = _Bits()
+            for earlier in range(row):
+                self.expiries.p64[earlier] = 0
+                self.expiry_bits.put(earlier, False)
+        self.expiries.reserve(row + 1)
+        self.expiries.p64[row] = expiry if expiry >= 0 else 0
+        self.expiry_bits.put(row, expiry >= 0)
+        return 0
+
+    @cython.cfunc
+    def finish(self, plan: _Plan) -> Any:
+        count: cython.Py_ssize_t = self.count
+        header_bounds: Any = None
+        tag_bounds: Any = None
+        names: Any = None
+        contents: Any = None
+        tags: Any = None
+        if plan.has_headers:
+            header_bounds = (
+                self.lists.header_bounds.finish(count + 1)
+                if self.has_lists
+                else bytes(4 * (count + 1))
+            )
+            names = self.lists.names.finish() if self.has_lists else NO_ENTRIES
+            contents = self.lists.contents.finish() if self.has_lists else NO_ENTRIES
+        if plan.has_tags:
+            tag_bounds = (
+                self.lists.tag_bounds.finish(count + 1)
+                if self.has_lists
+                else bytes(4 * (count + 1))
+            )
+            tags = self.lists.tags.finish() if self.has_lists else NO_ENTRIES
+        return Columns(
+            length=count,
+            offset_buffer=self.offsets.finish(count),
+            timestamp_buffer=self.timestamps.finish(count),
+            keys=self.keys.finish() if plan.has_keys else None,
+            values=self.values.finish() if plan.has_values else None,
+            header_bounds_buffer=header_bounds,
+            header_names=names,
+            header_values=contents,
+            tag_bounds_buffer=tag_bounds,
+            tags=tags,
+            expiry_buffer=self.expiries.finish(count) if self.has_expiry else None,
+            expiry_validity=self.expiry_bits.finish(count) if self.has_expiry else None,
+            next_offset=plan.next_offset,
+            is_limited=bool(plan.is_limited),
+            encoded_bytes=self.encoded_bytes,
+        )
+
+
+@cython.final
+@cython.cclass
+class _Plan:
+    """A Selection in C variables, and how far the decoding has come."""
+
+    start_offset: cython.longlong
+    end_offset: cython.longlong
+    max_records: cython.Py_ssize_t
+    max_bytes: cython.longlong
+    tag_headers: tuple
+    expire_header: bytes
+    has_ttl: cython.bint
+    ttl_ms: cython.longlong
+    has_now: cython.bint
+    now_ms: cython.longlong
+    has_filter: cython.bint
+    holes: Any
+    dead_keys: Any
+    key: Any
+    tag: Any
+    min_timestamp: cython.longlong
+    include_control: cython.bint
+    has_keys: cython.bint
+    has_values: cython.bint
+    has_headers: cython.bint
+    has_tags: cython.bint
+    is_sparse: cython.bint
+    next_offset: cython.longlong
+    is_limited: cython.bint
+    # Facts about the record whose headers were scanned last.
+    header_expiry: cython.longlong
+    has_tag: cython.bint
+
+    def __init__(self, selection: Any) -> None:
+        self.start_offset = selection.start_offset
+        self.end_offset = selection.end_offset
+        # Arrow's 32-bit bounds hold no more, and no column is larger than the encoded records.
+        self.max_records = min(selection.max_records, COLUMN_BYTES_MAX)
+        self.max_bytes = min(selection.max_bytes, COLUMN_BYTES_MAX)
+        self.tag_headers = selection.tag_headers
+        self.expire_header = selection.expire_header
+        self.has_ttl = selection.ttl_ms is not None
+        self.ttl_ms = selection.ttl_ms if selection.ttl_ms is not None else 0
+        self.has_now = selection.now_ms is not None
+        self.now_ms = selection.now_ms if selection.now_ms is not None else 0
+        self.holes = selection.holes if selection.holes else None
+        self.dead_keys = selection.dead_keys if selection.dead_keys else None
+        self.key = selection.key
+        self.tag = selection.tag
+        minimum = selection.min_timestamp
+        self.min_timestamp = minimum if minimum is not None else _INT64_MIN
+        self.has_filter = (
+            self.holes is not None
+            or self.dead_keys is not None
+            or self.key is not None
+            or self.tag is not None
+        )
+        self.include_control = selection.include_control
+        columns = selection.columns
+        self.has_keys = "key" in columns
+        self.has_values = "value" in columns
+        self.has_headers = "headers" in columns
+        self.has_tags = "tags" in columns
+        # Few records are expected to match, so no room is made for all of them.
+        self.is_sparse = self.key is not None or self.tag is not None or self.max_records < 100
+        self.next_offset = self.start_offset
+        self.is_limited = False
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def keeps(self, p: cython.p_uchar, fields: _Fields, offset: cython.longlong) -> cython.bint:
+        """Whether tag, key, holes and dead keys let the record through."""
+        if self.tag is not None and not self.has_tag:
+            return False
+        if self.key is not None:
+            if fields.key_length < 0:
+                return False
+            if not _equals(p, fields.key_at, fields.key_length, self.key):
+                return False
+        if self.holes is not None and offset in self.holes:
+            return False
+        if self.dead_keys is not None and fields.key_length >= 0:
+            below = self.dead_keys.get(_bytes(p, fields.key_at, fields.key_length))
+            if below is not None and offset < below:
+                return False
+        return True
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def expiry(self, timestamp: cython.longlong) -> cython.longlong:
+        """When the record whose headers were scanned last expires; -1 if never."""
+        limit: cython.longlong
+        if not self.has_ttl or timestamp < 0 or timestamp > _INT64_MAX - self.ttl_ms:
+            return self.header_expiry
+        limit = timestamp + self.ttl_ms
+        return limit if self.header_expiry < 0 else min(limit, self.header_expiry)
+
+    @cython.cfunc
+    def scan_headers(self, p: cython.p_uchar, fields: _Fields) -> cython.int:
+        """Check a record's headers and note its expiry and whether it has the wanted tag."""
+        at: cython.Py_ssize_t = fields.headers_at
+        index: cython.Py_ssize_t
+        for index in range(fields.header_count):
+            at = _next_header(p, at, fields)
+            if at < 0:
+                return at
+            if _equals(p, fields.name_at, fields.name_length, self.expire_header):
+                self.header_expiry = _expiry(p, fields)
+            if self.tag is not None and not self.has_tag:
+                if _is_tag(p, fields, self.tag_headers):
+                    self.has_tag = _equals(p, fields.content_at, fields.content_length, self.tag)
+        return 0 if at == fields.stop else _BYTES_LEFT
+
+
+def decode(
+    batches: Sequence[Buffer],
+    selection: Selection = EVERYTHING,
+    *,
+    verify: bool = True,
+    source: Source = "disk",
+    where: str = "",
+    max_decompressed: int = DECOMPRESSED_BYTES_MAX,
+) -> Columns:
+    """The selected records of `batches` as one set of columns.
+
+    Each buffer holds one or more whole batches, and offsets rise from batch to batch. Bytes that
+    are not such batches raise Corruption, or InvalidRecord if `source` is "client". Records before
+    the selection's start are stepped over, not judged.
+    """
+    plan: _Plan = _Plan(selection)
+    origin: _Origin = _Origin(source, where)
+    fields: _Fields = _Fields()
+    rows: _Rows
+    view: _View
+    span: BatchEntry
+    position: cython.Py_ssize_t
+    total: cython.Py_ssize_t = 0
+    must_verify: cython.bint = verify
+    is_done: cython.bint = False
+    last_offset: cython.longlong = -1
+    for buffer in batches:
+        total += memoryview(buffer).nbytes
+    rows = _Rows(0 if plan.is_sparse or not plan.has_values else min(total, plan.max_bytes))
+    for buffer in batches:
+        view = _View(buffer)
+        position = 0
+        while position < view.size and not is_done:
+            span = _checked_span(buffer, view, position, False, origin)
+            position += span.size
+            if span.base_offset <= last_offset:
+                raise origin.refusal(span.position, "batch starts before its predecessor ends")
+            last_offset = span.last_offset
+            if last_offset < plan.start_offset:
+                continue
+            if span.base_offset >= plan.end_offset:
+                plan.next_offset = max(plan.next_offset, plan.end_offset)
+                is_done = True
+            elif rows.count >= plan.max_records or (
+                rows.count > 0 and rows.encoded_bytes >= plan.max_bytes
+            ):
+                plan.is_limited = True
+                is_done = True
+            else:
+                if must_verify and not _crc_matches(buffer, span):
+                    raise origin.refusal(span.position, "crc mismatch")
+                if span.attributes & 0x20 and not plan.include_control:
+                    plan.next_offset = min(span.last_offset + 1, plan.end_offset)
+                else:
+                    is_done = not _decode_batch(
+                        _payload(buffer, view, span, origin, max_decompressed),
+                        span,
+                        plan,
+                        rows,
+                        fields,
+                        origin,
+                    )
+        if is_done:
+            break
+    return rows.finish(plan)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _decode_batch(
+    view: _View, span: BatchEntry, plan: _Plan, rows: _Rows, fields: _Fields, origin: _Origin
+) -> cython.bint:
+    """Take the wanted records of one batch; whether to go on with the next one."""
+    p: cython.p_uchar = view.p
+    is_packed: cython.bint = (span.attributes & 7) != 0
+    at: cython.Py_ssize_t = 0 if is_packed else span.position + _HEADER_BYTES
+    end: cython.Py_ssize_t = view.size if is_packed else span.position + span.size
+    before: cython.Py_ssize_t
+    code: cython.int
+    index: cython.longlong
+    offset: cython.longlong
+    timestamp: cython.longlong
+    expiry: cython.longlong
+    last_delta: cython.longlong = span.last_offset - span.base_offset
+    previous_delta: cython.longlong = -1
+    is_append_time: cython.bint = (span.attributes & 8) != 0
+    if span.record_count > (end - at) // _RECORD_BYTES_MIN:
+        raise origin.refusal(span.position, "more records are counted than the batch can hold")
+    if not plan.is_sparse:
+        rows.reserve(rows.count + min(span.record_count, plan.max_records - rows.count))
+    for index in range(span.record_count):
+        if rows.count >= plan.max_records:
+            plan.is_limited = True
+            return False
+        before = at
+        at = _next_record(p, at, end, fields)
+        if at < 0:
+            raise origin.refusal(span.position, f"record {index}: {_REASONS[at]}")
+        if fields.offset_delta <= previous_delta or fields.offset_delta > last_delta:
+            raise origin.refusal(span.position, f"record {index}: offset delta out of order")
+        previous_delta = fields.offset_delta
+        offset = span.base_offset + fields.offset_delta
+        if offset < plan.start_offset:
+            continue
+        if offset >= plan.end_offset:
+            plan.next_offset = plan.end_offset
+            return False
+        if is_append_time:
+            timestamp = span.max_timestamp
+        else:
+            timestamp = fields.timestamp_delta
+            if not _fits(span.base_timestamp, timestamp):
+                raise origin.refusal(span.position, f"record {index}: timestamp out of range")
+            timestamp += span.base_timestamp
+        plan.header_expiry = -1
+        plan.has_tag = False
+        if fields.header_count > 0:
+            code = plan.scan_headers(p, fields)
+            if code < 0:
+                raise origin.refusal(span.position, f"record {index}: {_REASONS[code]}")
+        expiry = plan.expiry(timestamp)
+        if (
+            (plan.has_now and expiry >= 0 and expiry <= plan.now_ms)
+            or timestamp < plan.min_timestamp
+            or (plan.has_filter and not plan.keeps(p, fields, offset))
+        ):
+            plan.next_offset = offset + 1
+            continue
+        if rows.count > 0 and rows.encoded_bytes + (at - before) > plan.max_bytes:
+            plan.next_offset = offset
+            plan.is_limited = True
+            return False
+        rows.add(p, fields, plan, offset, timestamp, expiry)
+        rows.encoded_bytes += at - before
+        plan.next_offset = offset + 1
+    if at != end and (span.record_count > 0 or not is_packed):
+        raise origin.refusal(span.position, "bytes are left over after the last record")
+    plan.next_offset = min(span.last_offset + 1, plan.end_offset)
+    return True
+
+
+# ---------------------------------------------------------------- collect
+
+
+def collect(
+    batch: Buffer,
+    *,
+    tag_headers: tuple[bytes, ...] = (b"tag",),
+    verify: bool = False,
+    source: Source = "disk",
+    where: str = "",
+    max_decompressed: int = DECOMPRESSED_BYTES_MAX,
+) -> BatchTerms:
+    """Keys and tags of the one batch that `batch` begins with; none for a control batch.
+
+    The CRC is not checked unless asked for: a batch is indexed right after it was validated or
+    scanned.
+    """
+    origin: _Origin = _Origin(source, where)
+    view: _View = _View(batch)
+    span: BatchEntry = _checked_span(batch, view, 0, verify, origin)
+    keys: dict = {}
+    tags: dict = {}
+    if span.attributes & 0x20:
+        return BatchTerms(keys, tags)
+    _collect_terms(
+        _payload(batch, view, span, origin, max_decompressed), span, tag_headers, origin, keys, tags
+    )
+    return BatchTerms(keys, tags)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _collect_terms(
+    view: _View, span: BatchEntry, tag_headers: tuple, origin: _Origin, keys: dict, tags: dict
+) -> cython.int:
+    p: cython.p_uchar = view.p
+    is_packed: cython.bint = (span.attributes & 7) != 0
+    at: cython.Py_ssize_t = 0 if is_packed else _HEADER_BYTES
+    end: cython.Py_ssize_t = view.size if is_packed else span.size
+    header_at: cython.Py_ssize_t
+    fields: _Fields = _Fields()
+    index: cython.longlong
+    previous_delta: cython.longlong = -1
+    last_delta: cython.longlong = span.last_offset - span.base_offset
+    tag: bytes
+    offsets: list
+    if span.record_count > (end - at) // _RECORD_BYTES_MIN:
+        raise origin.refusal(0, "more records are counted than the batch can hold")
+    for index in range(span.record_count):
+        at = _next_record(p, at, end, fields)
+        if at < 0:
+            raise origin.refusal(0, f"record {index}: {_REASONS[at]}")
+        if fields.offset_delta <= previous_delta or fields.offset_delta > last_delta:
+            raise origin.refusal(0, f"record {index}: offset delta out of order")
+        previous_delta = fields.offset_delta
+        offset: Any = span.base_offset + fields.offset_delta
+        if fields.key_length >= 0:
+            keys[_bytes(p, fields.key_at, fields.key_length)] = offset
+        header_at = fields.headers_at
+        while header_at < fields.stop:
+            header_at = _next_header(p, header_at, fields)
+            if header_at < 0:
+                raise origin.refusal(0, f"record {index}: {_REASONS[header_at]}")
+            if _is_tag(p, fields, tag_headers):
+                tag = _bytes(p, fields.content_at, fields.content_length)
+                offsets = tags.get(tag)  # type: ignore[assignment]
+                if offsets is None:
+                    tags[tag] = [offset]
+                elif offsets[len(offsets) - 1] is not offset:  # One record may repeat a tag.
+                    offsets.append(offset)
+    if at != end and (span.record_count > 0 or not is_packed):
+        raise origin.refusal(0, "bytes are left over after the last record")
+    return 0
+
+
+# ---------------------------------------------------------------- validate
+
+
+def validate_header(
+    batch: Buffer,
+    *,
+    max_batch_bytes: int = BATCH_BYTES_MAX,
+    max_decompressed: int = DECOMPRESSED_BYTES_MAX,
+) -> BatchHeader:
+    """The header of a client's batch, judged without a look at the records.
+
+    Sound are: one whole batch and nothing else, magic, codec, CRC, offset delta and a count of
+    records that the bytes can hold. InvalidRecord or LimitExceeded otherwise.
+    """
+    size = memoryview(batch).nbytes
+    if size > max_batch_bytes:
+        raise LimitExceeded("batch", size, max_batch_bytes)
+    header = parse_header(batch)
+    if header.size_bytes != size:
+        raise InvalidRecord(
+            f"batch of {size:,} bytes says in its header that it has {header.size_bytes:,}"
+        )
+    if header.magic != MAGIC:
+        raise InvalidRecord(f"batch has magic {header.magic}, only {MAGIC} is supported")
+    codec = header.attributes & ATTRIBUTE_CODEC
+    if codec > 4:
+        raise InvalidRecord(f"batch has unknown compression codec {codec}")
+    crc = crc32c(memoryview(batch)[CRC_START:])
+    if crc != header.crc:
+        raise InvalidRecord(f"batch has crc {crc:08x}, its header says {header.crc:08x}")
+    count = header.record_count
+    room = size - HEADER_BYTES if codec == 0 else max_decompressed
+    if not 1 <= count <= room // RECORD_BYTES_MIN:
+        raise InvalidRecord(f"batch of {size:,} bytes cannot have {count:,} records")
+    if header.last_offset_delta != count - 1:
+        raise InvalidRecord(
+            f"batch of {count:,} records has last offset delta {header.last_offset_delta:,}"
+        )
+    return header
+
+
+def validate(
+    batch: Buffer,
+    *,
+    max_batch_bytes: int = BATCH_BYTES_MAX,
+    max_record_bytes: int = RECORD_BYTES_MAX,
+    max_decompressed: int = DECOMPRESSED_BYTES_MAX,
+) -> BatchHeader:
+    """The header of a client's batch all of whose bytes have been judged.
+
+    Besides what `validate_header` asks: as many records as counted and nothing after them, offset
+    deltas 0 to n - 1, lengths that fit, no record above `max_record_bytes`, header names in UTF-8,
+    and a maximal timestamp that is the records' own.
+    """
+    header = validate_header(
+        batch, max_batch_bytes=max_batch_bytes, max_decompressed=max_decompressed
+    )
+    origin: _Origin = _Origin("client", "")
+    view: _View = _View(batch)
+    span: BatchEntry = BatchEntry()
+    # The base offset a client sends means nothing, so it is not judged as an offset.
+    span.position = 0
+    span.size = view.size
+    span.attributes = header.attributes
+    span.record_count = header.record_count
+    span.base_timestamp = header.base_timestamp
+    span.max_timestamp = header.max_timestamp
+    _validate_records(_payload(batch, view, span, origin, max_decompressed), span, max_record_bytes)
+    return header
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _validate_records(
+    view: _View, span: BatchEntry, max_record_bytes: cython.longlong
+) -> cython.int:
+    p: cython.p_uchar = view.p
+    is_packed: cython.bint = (span.attributes & 7) != 0
+    at: cython.Py_ssize_t = 0 if is_packed else _HEADER_BYTES
+    end: cython.Py_ssize_t = view.size
+    before: cython.Py_ssize_t
+    code: cython.int
+    fields: _Fields = _Fields()
+    index: cython.longlong
+    timestamp: cython.longlong
+    newest: cython.longlong = _INT64_MIN
+    if span.record_count > (end - at) // _RECORD_BYTES_MIN:
+        raise InvalidRecord(f"batch cannot hold the {span.record_count:,} records it counts")
+    for index in range(span.record_count):
+        before = at
+        at = _next_record(p, at, end, fields)
+        if at < 0:
+            raise InvalidRecord(f"record {index} at byte {before:,}: {_REASONS[at]}")
+        if at - before > max_record_bytes:
+            raise LimitExceeded(f"record {index}", at - before, max_record_bytes)
+        if fields.offset_delta != index:
+            raise InvalidRecord(f"record {index} has offset delta {fields.offset_delta}")
+        timestamp = fields.timestamp_delta
+        if not _fits(span.base_timestamp, timestamp):
+            raise InvalidRecord(f"record {index}: timestamp out of range")
+        newest = max(newest, timestamp + span.base_timestamp)
+        if fields.header_count > 0:
+            code = _validate_headers(p, fields, index)
+            if code < 0:
+                raise InvalidRecord(f"record {index} at byte {before:,}: {_REASONS[code]}")
+    if at != end:
+        raise InvalidRecord(f"{end - at:,} bytes are left over after the last record")
+    if (span.attributes & 8) == 0 and newest != span.max_timestamp:
+        raise InvalidRecord(
+            f"batch has max timestamp {span.max_timestamp}, its newest record {newest}"
+        )
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-100)
+def _validate_headers(
+    p: cython.p_uchar, fields: _Fields, record_index: cython.longlong
+) -> cython.int:
+    """0 or a code; InvalidRecord for a name that is not UTF-8."""
+    at: cython.Py_ssize_t = fields.headers_at
+    index: cython.Py_ssize_t
+    position: cython.Py_ssize_t
+    is_ascii: cython.bint
+    for index in range(fields.header_count):
+        at = _next_header(p, at, fields)
+        if at < 0:
+            return at
+        is_ascii = True
+        for position in range(fields.name_at, fields.name_at + fields.name_length):
+            if p[position] > 127:
+                is_ascii = False
+                break
+        if not is_ascii:
+            name = _bytes(p, fields.name_at, fields.name_length)
+            try:
+                name.decode("utf-8")
+            except UnicodeDecodeError:
+                raise InvalidRecord(
+                    f"record {record_index}: header name {name[:64]!r} is not UTF-8"
+                ) from None
+    return 0 if at == fields.stop else _BYTES_LEFT
+
+
+# ---------------------------------------------------------------- encode
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_varint(
+    p: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong
+) -> cython.Py_ssize_t:
+    """Write a zigzag varint; the position after it."""
+    raw: cython.ulonglong
+    if value >= 0:
+        raw = value
+        raw = raw << 1
+    else:
+        raw = -(value + 1)
+        raw = (raw << 1) | 1
+    while raw > 0x7F:
+        p[at] = (raw & 0x7F) | 0x80
+        raw >>= 7
+        at += 1
+    p[at] = raw
+    return at + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _varint_size(value: cython.longlong) -> cython.Py_ssize_t:
+    half: cython.longlong = value if value >= 0 else -(value + 1)
+    size: cython.Py_ssize_t = 1
+    half >>= 6
+    while half > 0:
+        size += 1
+        half >>= 7
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_bytes(p: cython.p_uchar, at: cython.Py_ssize_t, content: Any) -> cython.Py_ssize_t:
+    """Write a length and the bytes it counts, or -1 for None."""
+    length: cython.Py_ssize_t
+    if content is None:
+        return _put_varint(p, at, -1)
+    length = len(cython.cast(bytes, content))
+    at = _put_varint(p, at, length)
+    if cython.compiled:
+        memcpy(p + at, PyBytes_AS_STRING(content), length)
+    else:
+        p[at : at + length] = content
+    return at + length
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+def _length(field: str, content: Any) -> cython.Py_ssize_t:
+    """Length of bytes, -1 of None; InvalidRecord for anything else."""
+    if content is None:
+        return -1
+    if not isinstance(content, bytes):
+        raise InvalidRecord(f"{field} must be bytes or None, not {type(content).__name__}")
+    return len(cython.cast(bytes, content))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _field_size(length: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    return _varint_size(length) + (length if length > 0 else 0)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _put_record(
+    out: _Store,
+    at: cython.Py_ssize_t,
+    offset_delta: cython.longlong,
+    timestamp_delta: cython.longlong,
+    key: Any,
+    value: Any,
+    headers: list | None,
+) -> cython.Py_ssize_t:
+    """Write one record, whose headers alternate between names and values."""
+    key_length: cython.Py_ssize_t = -1 if key is None else len(cython.cast(bytes, key))
+    value_length: cython.Py_ssize_t = -1 if value is None else len(cython.cast(bytes, value))
+    size: cython.Py_ssize_t
+    header_count: cython.Py_ssize_t = 0
+    part: Any
+    size = (
+        1
+        + _varint_size(timestamp_delta)
+        + _varint_size(offset_delta)
+        + _field_size(key_length)
+        + _field_size(value_length)
+    )
+    if headers is not None:
+        header_count = len(headers) >> 1
+        for part in headers:
+            size += _field_size(-1 if part is None else len(cython.cast(bytes, part)))
+    size += _varint_size(header_count)
+    if at + size + 5 > BATCH_BYTES_MAX:
+        raise LimitExceeded("batch", at + size, BATCH_BYTES_MAX)
+    out.reserve(at + size + 5)
+    at = _put_varint(out.p8, at, size)
+    out.p8[at] = 0
+    at = _put_varint(out.p8, at + 1, timestamp_delta)
+    at = _put_varint(out.p8, at, offset_delta)
+    at = _put_bytes(out.p8, at, key)
+    at = _put_bytes(out.p8, at, value)
+    at = _put_varint(out.p8, at, header_count)
+    if headers is not None:
+        for part in headers:
+            at = _put_bytes(out.p8, at, part)
+    return at
+
+
+@cython.cfunc
+def _header_parts(record: Any, index: Any, tag_header: bytes, expire_header: bytes) -> list:
+    """Names and values of all headers a new record is stored with."""
+    parts: list = []
+    try:
+        for name, content in record.headers:
+            _length("header value", content)
+            parts.append(name.encode("utf-8"))
+            parts.append(content)
+        for tag in record.tags:
+            parts.append(tag_header)
+            parts.append(tag.encode("utf-8", "surrogateescape"))
+        if record.expire_at_ms is not None:
+            parts.append(expire_header)
+            parts.append(b"%d" % _time("expire_at_ms", record.expire_at_ms, EXPIRE_AT_MS_MAX))
+    except (AttributeError, TypeError, ValueError) as bad:
+        raise InvalidRecord(f"record {index}: headers or tags are malformed: {bad}") from bad
+    return parts
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _time(field: str, value: Any, limit: Any) -> cython.longlong:
+    if not isinstance(value, int) or value < 0 or value > limit:
+        raise InvalidRecord(f"{field} must be an int in 0..{limit}, not {value!r}")
+    return value
+
+
+def encode(
+    records: Sequence[NewRecord],
+    *,
+    now_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+    compression: Compression = Compression.NONE,
+    tag_header: bytes = b"tag",
+    expire_header: bytes = b"expire-at",
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """One batch of all `records`, in order, with consecutive offsets.
+
+    A record without a timestamp gets `now_ms`. Tags and expiry become headers after the record's
+    own. InvalidRecord if a field has the wrong type, LimitExceeded if the batch gets too large.
+    """
+    out: _Store
+    at: cython.Py_ssize_t = _HEADER_BYTES
+    count: cython.Py_ssize_t = len(records)
+    index: cython.Py_ssize_t = 0
+    default: cython.longlong = _time("now_ms", now_ms, TIMESTAMP_MS_MAX)
+    timestamp: cython.longlong
+    base_timestamp: cython.longlong = 0
+    max_timestamp: cython.longlong = 0
+    headers: list | None
+    if count == 0:
+        raise InvalidRecord("a batch needs at least one record")
+    out = _Store(1, 1024)
+    for record in records:
+        if not isinstance(record, NewRecord):
+            raise InvalidRecord(f"record {index}: not a NewRecord but {type(record).__name__}")
+        key = record.key
+        value = record.value
+        size = _length("key", key) + _length("value", value)
+        moment = record.timestamp_ms
+        timestamp = default
+        if moment is not None:
+            timestamp = _time("timestamp_ms", moment, TIMESTAMP_MS_MAX)
+        headers = None
+        if record.headers or record.tags or record.expire_at_ms is not None:
+            headers = _header_parts(record, index, tag_header, expire_header)
+        if index == 0:
+            base_timestamp = max_timestamp = timestamp
+            # Records of one batch are mostly alike, so the first one tells how much is needed.
+            out.reserve(at + min(BATCH_BYTES_MAX, count * (size + _RECORD_OVERHEAD)))
+        elif timestamp > max_timestamp:
+            max_timestamp = timestamp
+        at = _put_record(out, at, index, timestamp - base_timestamp, key, value, headers)
+        index += 1
+    return _seal(
+        out.finish(at),
+        base_offset,
+        leader_epoch,
+        compression,
+        index - 1,
+        base_timestamp,
+        max_timestamp,
+        (producer_id, producer_epoch, base_sequence),
+        index,
+    )
+
+
+def encode_columns(
+    columns: Columns,
+    *,
+    base_offset: int | None = None,
+    leader_epoch: int = 0,
+    compression: Compression = Compression.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytearray:
+    """One batch of all records of `columns`, which must have keys, values and headers.
+
+    Without `base_offset` the records keep their offsets, gaps included; with it they are numbered
+    from there on. Tags and expiry are in the headers already.
+    """
+    names = columns.header_names
+    contents = columns.header_values
+    bounds = columns.header_bounds
+    if (
+        columns.keys is None
+        or columns.values is None
+        or (names is None or contents is None or bounds is None)
+    ):
+        raise InvalidArgument("columns", "keys, values and headers are needed to encode records")
+    if len(columns) == 0:
+        raise InvalidRecord("a batch needs at least one record")
+    out: _Store = _Store(1, 1024)
+    at: cython.Py_ssize_t = _HEADER_BYTES
+    index: cython.Py_ssize_t
+    delta: Any
+    headers: list | None
+    offsets = columns.offsets
+    first = offsets[0] if base_offset is None else base_offset
+    base_timestamp = columns.timestamps[0]
+    max_timestamp = base_timestamp
+    keys = columns.keys.entries()
+    values = columns.values.entries()
+    previous: Any = -1
+    for index in range(len(columns)):
+        delta = offsets[index] - first if base_offset is None else index
+        if delta <= previous or delta > 2**31 - 1:
+            raise InvalidRecord(f"row {index}: offset {offsets[index]} does not follow in a batch")
+        previous = delta
+        timestamp = columns.timestamps[index]
+        max_timestamp = max(max_timestamp, timestamp)
+        shift = timestamp - base_timestamp
+        if shift < -(2**63) or shift > 2**63 - 1:
+            raise InvalidRecord(f"row {index}: timestamp {timestamp} is too far from the first")
+        headers = None
+        if bounds[index] != bounds[index + 1]:
+            headers = []
+            for entry in range(bounds[index], bounds[index + 1]):
+                headers.append(names[entry] or b"")
+                headers.append(contents[entry])
+        at = _put_record(out, at, delta, shift, keys[index], values[index], headers)
+    return _seal(
+        out.finish(at),
+        first,
+        leader_epoch,
+        compression,
+        previous,
+        base_timestamp,
+        max_timestamp,
+        (producer_id, producer_epoch, base_sequence),
+        len(columns),
+    )
+
+
+@cython.cfunc
+def _seal(
+    batch: Any,
+    base_offset: Any,
+    leader_epoch: Any,
+    compression: Any,
+    last_offset_delta: Any,
+    base_timestamp: Any,
+    max_timestamp: Any,
+    producer: tuple,
+    count: Any,
+) -> Any:
+    """Compress what follows the space for the header, and fill that in."""
+    if not 0 <= base_offset <= OFFSET_MAX:
+        raise InvalidArgument("base_offset", f"{base_offset} is outside 0..{OFFSET_MAX}")
+    if compression != 0:
+        packed = compress(Compression(compression), memoryview(batch)[HEADER_BYTES:])
+        batch = bytearray(HEADER_BYTES)
+        batch += packed
+    fields = (
+        0,
+        int(compression),
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        *producer,
+        count,
+    )
+    prefix = (base_offset, len(batch) - LENGTH_END, leader_epoch, MAGIC)
+    HEADER.pack_into(batch, 0, *prefix, *fields)
+    crc = crc32c(memoryview(batch)[CRC_START:])
+    batch[CRC_START - 4 : CRC_START] = crc.to_bytes(4, "big")
+    return batch

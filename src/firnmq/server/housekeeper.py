@@ -1,0 +1,46 @@
+"""The thread that does what time demands: retention, rolling by age, syncing the index log."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import structlog
+
+from firnmq.errors import FirnError
+
+if TYPE_CHECKING:
+    from firnmq.server.local import LocalStore
+
+_log = structlog.get_logger("firnmq.housekeeper")
+
+
+class Housekeeper:
+    """Runs from its making until stopped."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="firn-housekeeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        config = self._store.config
+        rounds_per_upkeep = max(config.housekeeping_ms // config.state_sync_ms, 1)
+        rounds = 0
+        while not self._stopping.wait(config.state_sync_ms / 1000):
+            rounds += 1
+            self._do("state_sync_failed", self._store.kv.sync)
+            if rounds % rounds_per_upkeep == 0:
+                self._do("housekeeping_failed", self._store.housekeep)
+
+    def _do(self, event: str, work: object) -> None:
+        assert callable(work)
+        try:
+            work()
+        except (FirnError, OSError) as error:
+            _log.error(event, error=str(error))

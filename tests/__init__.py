@@ -1,0 +1,1 @@
+"""The tests of FirnMQ; see the README for what each folder holds."""
