@@ -1,9 +1,15 @@
-"""Which topics there are: kept in the key-value store, held in memory for routing."""
+"""Which topics there are: kept in the key-value store, held in memory for routing.
+
+A topic is registered as CREATING before its shards are made and marked DELETING before they are
+removed, so that after a crash the next open knows what to clean up and guesses nothing.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from dataclasses import dataclass
+from enum import Enum
 
 import msgspec
 
@@ -15,6 +21,12 @@ _TOPIC = b"T"
 _AFTER_TOPICS = b"U"
 
 
+class TopicState(Enum):
+    CREATING = "creating"
+    READY = "ready"
+    DELETING = "deleting"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic: its name, what it is called on disk, and how it is kept."""
@@ -24,6 +36,7 @@ class Topic:
     shard_count: int
     config: TopicConfig
     created_ms: int
+    state: TopicState = TopicState.CREATING
 
     def shard_name(self, seq: int) -> str:
         """`{topic_id}_{seq}`."""
@@ -49,27 +62,48 @@ class TopicCatalog:
 
     def get(self, name: str) -> Topic:
         topic = self._topics.get(name)
-        if topic is None:
+        if topic is None or topic.state is not TopicState.READY:
             raise TopicNotFound(name)
         return topic
 
-    def list(self) -> list[Topic]:
-        return sorted(self._topics.values(), key=lambda topic: topic.name)
+    def topics(self) -> list[Topic]:
+        ready = [topic for topic in self._topics.values() if topic.state is TopicState.READY]
+        return sorted(ready, key=lambda topic: topic.name)
 
-    def add(self, topic: Topic) -> None:
+    def unfinished(self) -> list[Topic]:
+        """Topics whose creation or deletion has begun and not ended."""
+        return [topic for topic in self._topics.values() if topic.state is not TopicState.READY]
+
+    def begin_creation(self, topic: Topic) -> None:
+        """Registers a topic whose shards are about to be made; the name is taken from now on."""
         with self._lock:
             if topic.name in self._topics:
                 raise AlreadyExists("topic", topic.name)
-            with self._kv.batch() as batch:
-                batch.put(Family.STATE, _TOPIC + topic.name.encode(), msgspec.msgpack.encode(topic))
-            self._kv.sync()
-            self._topics[topic.name] = topic
+            self._save(topic)
 
-    def remove(self, name: str) -> Topic:
+    def become_ready(self, topic: Topic) -> Topic:
         with self._lock:
-            topic = self.get(name)
-            with self._kv.batch() as batch:
-                batch.delete(Family.STATE, _TOPIC + name.encode())
-            self._kv.sync()
-            del self._topics[name]
+            ready = dataclasses.replace(topic, state=TopicState.READY)
+            self._save(ready)
+            return ready
+
+    def begin_deletion(self, name: str) -> Topic:
+        """Hides a topic whose shards are about to be removed."""
+        with self._lock:
+            topic = dataclasses.replace(self.get(name), state=TopicState.DELETING)
+            self._save(topic)
             return topic
+
+    def forget(self, topic: Topic) -> None:
+        """Ends a deletion, or a creation that failed: the name is free again."""
+        with self._lock:
+            with self._kv.batch() as batch:
+                batch.delete(Family.STATE, _TOPIC + topic.name.encode())
+            self._kv.sync()
+            self._topics.pop(topic.name, None)
+
+    def _save(self, topic: Topic) -> None:
+        with self._kv.batch() as batch:
+            batch.put(Family.STATE, _TOPIC + topic.name.encode(), msgspec.msgpack.encode(topic))
+        self._kv.sync()
+        self._topics[topic.name] = topic

@@ -92,12 +92,10 @@ class StorageDriverManager:
     # Topics -------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, shard_count: int, config: TopicConfig) -> Topic:
-        """Makes the shards, then the topic: a topic that is listed has all its shards."""
+        """Registers the topic, makes its shards, then shows it: a listed topic has them all."""
         check_topic_name(name)
         if not isinstance(shard_count, int) or not 1 <= shard_count <= SHARDS_MAX:
             raise InvalidArgument("shards", f"must be 1 to {SHARDS_MAX:,}, not {shard_count!r}")
-        if name in {topic.name for topic in self.catalog.list()}:
-            raise AlreadyExists("topic", name)
         driver = self.driver(config.storage_type)
         topic = Topic(
             name=name,
@@ -106,24 +104,36 @@ class StorageDriverManager:
             config=config,
             created_ms=self._clock.now_ms(),
         )
-        made: list[str] = []
+        self.catalog.begin_creation(topic)
         try:
             for shard in topic.shard_names():
                 await driver.create_shard(shard, config)
-                made.append(shard)
-            self.catalog.add(topic)
         except BaseException:
-            for shard in made:
-                await driver.delete_shard(shard)
+            await self._remove_shards(topic)
             raise
-        return topic
+        return self.catalog.become_ready(topic)
 
     async def delete_topic(self, name: str) -> None:
-        """Removes the topic, then its shards; what a crash leaves is removed at the next open."""
-        topic = self.catalog.remove(name)
+        """Hides the topic, then removes its shards; a crash in between is finished at open."""
+        await self._remove_shards(self.catalog.begin_deletion(name))
+
+    async def finish_interrupted(self) -> list[str]:
+        """Removes what a crash left of topics that were being made or deleted."""
+        names = []
+        for topic in self.catalog.unfinished():
+            if topic.config.storage_type in self.storage_types():
+                await self._remove_shards(topic)
+                names.append(topic.name)
+        return names
+
+    async def _remove_shards(self, topic: Topic) -> None:
         driver = self.driver(topic.config.storage_type)
         for shard in topic.shard_names():
-            await driver.delete_shard(shard)
+            try:
+                await driver.delete_shard(shard)
+            except ShardNotFound:
+                continue  # Never made, or removed before a crash.
+        self.catalog.forget(topic)
 
     # Writing ------------------------------------------------------------------------------------
 

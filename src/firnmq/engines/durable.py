@@ -7,12 +7,14 @@ from typing import Protocol
 import structlog
 
 from firnmq.clock import Clock
+from firnmq.config import Durability
 from firnmq.disk import Family, IoPool, KeyValueStore, Ticket
 from firnmq.engines.api import Appended
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex
+from firnmq.index.layout import shard_range
 
 _log = structlog.get_logger("firnmq.engine")
 
@@ -23,7 +25,7 @@ class ByteLayout(Protocol):
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
 
     def drop_shard(self, spec: ShardSpec) -> None:
-        """Removes what is left of a shard after its segments were dropped."""
+        """Removes every byte of a shard, whatever state it is in."""
 
 
 class DurableBackend:
@@ -72,7 +74,10 @@ class DurableBackend:
         return segment
 
     def drop_shard(self, spec: ShardSpec) -> None:
+        """Removes bytes and indexes without opening the shard: a corrupt one can go too."""
         self._layouts[spec.config.storage_type].drop_shard(spec)
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.INDEX, *shard_range(spec.uid))
 
 
 class DurableKeeper:
@@ -98,10 +103,23 @@ class DurableKeeper:
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         truncate_log(log, self._backend, self._backend.state, offset, position)
 
-    def drop_shard(self, log: ShardLog) -> None:
-        for segment in log.segments:
-            self._backend.drop_segment(log.spec, segment)
-        self._backend.drop_shard(log.spec)
+    def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
+        self._backend.drop_shard(spec)
 
     def housekeep(self, log: ShardLog) -> None:
-        """Rolling and retention are all there is to do."""
+        """Syncs what durability=os has left to the system, to bound what a crash must scan.
+
+        The log's lock is free while the device works, so appends go on.
+        """
+        if log.spec.config.durability is not Durability.OS:
+            return
+        with log.lock:
+            if log.refusal is not None or not log.has_unsynced:
+                return
+            reached, segment = log.published_checkpoint(), log.tail.segment
+        segment.bytes.sync()
+        with log.lock:
+            if log.refusal is None and log.tail.segment is segment:
+                log.note_synced(reached)
+                self._backend.commit([log])
+                log.publish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Protocol
 
 import structlog
@@ -49,7 +50,8 @@ class LogKeeper(Protocol):
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
 
-    def drop_shard(self, log: ShardLog) -> None: ...
+    def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
+        """Removes everything of a shard; its log is given if it is open."""
 
     def housekeep(self, log: ShardLog) -> None: ...
 
@@ -79,13 +81,17 @@ class LogEngine:
         return spec
 
     def delete_shard(self, name: str) -> None:
-        log = self._log(name)
-        with log.lock:
-            log.refusal = ShardNotFound(name)
-            self._keeper.drop_shard(log)
-            self._state.remove_shard(log.spec)
-            self._specs.pop(name, None)
-            self._logs.pop(name, None)
+        """Removes a shard with all its records, without opening it: a corrupt one can go too."""
+        spec = self._spec(name)
+        with self._opening[spec.uid % _LOCK_STRIPES]:
+            log = self._logs.get(name)
+            with nullcontext() if log is None else log.lock:
+                if log is not None:
+                    log.refusal = ShardNotFound(name)
+                self._keeper.drop_shard(spec, log)
+                self._state.remove_shard(spec)
+                self._specs.pop(name, None)
+                self._logs.pop(name, None)
 
     def list_shard(self) -> list[ShardSpec]:
         return list(self._specs.values())

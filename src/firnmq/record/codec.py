@@ -280,7 +280,8 @@ class BatchEntry:
     def __repr__(self) -> str:
         return (
             f"BatchEntry(position={self.position}, size={self.size}, "
-            f"base_offset={self.base_offset}, last_offset={self.last_offset}, record_count={self.record_count})"
+            f"base_offset={self.base_offset}, last_offset={self.last_offset}, "
+            f"record_count={self.record_count})"
         )
 
 
@@ -357,8 +358,8 @@ def walk(
     The result has `headers`, a list of BatchEntry; `valid_end`, the position after the last good
     batch; `reason`, None at the exact end, "truncated" if the rest may be the beginning of a
     batch, and otherwise what is wrong; and `needed_bytes`, how many bytes from `valid_end` on are
-    needed to judge a truncated batch. With `expected_offset`, the first batch must start there and each
-    other one where its predecessor ends. No bytes make this function raise.
+    needed to judge a truncated batch. With `expected_offset`, the first batch must start there and
+    each other one where its predecessor ends. No bytes make this function raise.
     """
     view: _View = _View(buffer)
     result: Walk = Walk()

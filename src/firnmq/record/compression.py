@@ -103,7 +103,7 @@ def _grow_until_fits(
     max_bytes: int,
 ) -> memoryview:
     """Decompress into a buffer that starts at `guess` and never grows beyond `max_bytes`."""
-    size = max(1, min(guess, max_bytes))
+    size = min(max(guess, 1), max_bytes)
     while True:
         output = bytearray(size)
         try:

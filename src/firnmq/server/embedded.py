@@ -78,7 +78,7 @@ class AsyncStore:
         return AsyncTopicHandle(self.local, self.local.catalog.get(name))
 
     def topics(self) -> list[Topic]:
-        return self.local.catalog.list()
+        return self.local.catalog.topics()
 
     async def delete_topic(self, name: str) -> None:
         await self.local.manager.delete_topic(name)

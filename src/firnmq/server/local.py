@@ -19,7 +19,14 @@ from firnmq.adapter import (
 )
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig
-from firnmq.disk import DirectoryLock, FileCache, FileStatistics, IoPool, KeyValueStore
+from firnmq.disk import (
+    DirectoryLock,
+    FileCache,
+    FileStatistics,
+    IoPool,
+    KeyValueStore,
+    run_blocking,
+)
 from firnmq.disk.pool import PoolLimits, PoolStatistics
 from firnmq.engines import Engine, ShardState
 from firnmq.engines.durable import DurableBackend
@@ -92,7 +99,8 @@ class LocalStore:
         )
         for name, factory in (adapters or {}).items():
             self.manager.register(name, factory)
-        self._remove_orphans()
+        for topic in run_blocking(self.manager.finish_interrupted()):
+            _log.info("unfinished_topic_removed", topic=topic)
         self._housekeeper = Housekeeper(self) if background else None
         self._is_closed = False
 
@@ -129,12 +137,3 @@ class LocalStore:
     def _factory(self, storage_type: str) -> AdapterFactory:
         engine = self.engines[storage_type]
         return lambda: EngineStorageAdapter(engine, self.offsets, self._readers)
-
-    def _remove_orphans(self) -> None:
-        """Deletes shards without a topic: a crash came in mid-creation or mid-deletion."""
-        known = {shard for topic in self.catalog.list() for shard in topic.shard_names()}
-        for engine in self.engines.values():
-            for spec in engine.list_shard():
-                if spec.name not in known:
-                    engine.delete_shard(spec.name)
-                    _log.info("orphan_shard_removed", shard=spec.name)

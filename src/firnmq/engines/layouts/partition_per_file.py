@@ -22,7 +22,9 @@ class PartitionPerFile:
         return FileBytes(self._files, f"{self._directory}/{spec.name}/{meta.base_offset:020d}.log")
 
     def drop_shard(self, spec: ShardSpec) -> None:
-        """Removes what is left of a shard after its segments were dropped."""
+        """Removes every file of a shard."""
+        for path in self.files_of(spec):
+            self._files.forget(str(path))
         remove_tree(self._directory / spec.name)
 
     def files_of(self, spec: ShardSpec) -> list[Path]:

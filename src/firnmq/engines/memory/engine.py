@@ -6,7 +6,7 @@ import threading
 
 from firnmq.clock import Clock
 from firnmq.config import StorageType
-from firnmq.disk import KeyValueStore
+from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.api import Appended
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
@@ -23,6 +23,7 @@ from firnmq.engines.shardlog.log import Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.errors import LimitExceeded
 from firnmq.index import MemorySegmentIndex
+from firnmq.index.layout import shard_range
 
 
 def memory_engine(
@@ -104,13 +105,13 @@ class MemoryKeeper:
         truncate_log(log, self._backend(log.spec), state, offset, position)
         self._count(log)
 
-    def drop_shard(self, log: ShardLog) -> None:
-        backend = self._backend(log.spec)
-        for segment in log.segments:
-            backend.drop_segment(log.spec, segment)
-        self._layout.drop_shard(log.spec)
-        with self._lock:
-            self._held_total -= self._held.pop(log, 0)
+    def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
+        self._layout.drop_shard(spec)
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.INDEX, *shard_range(spec.uid))
+        if log is not None:
+            with self._lock:
+                self._held_total -= self._held.pop(log, 0)
 
     def housekeep(self, log: ShardLog) -> None:
         """Spills what is sealed, oldest first."""

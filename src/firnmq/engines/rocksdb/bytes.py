@@ -76,3 +76,8 @@ class RowBytes:
     def drop(self) -> None:
         with self._kv.batch() as batch:
             batch.delete_range(Family.MESSAGES, self._prefix, self._upper)
+
+
+def rows_of_shard(shard_uid: int) -> tuple[bytes, bytes]:
+    """Every row of a shard is in [first, second)."""
+    return _SEGMENT.pack(shard_uid, 0), _SEGMENT.pack(shard_uid + 1, 0)

@@ -7,10 +7,10 @@ recovery has nothing to scan.
 from __future__ import annotations
 
 from firnmq.config import StorageType
-from firnmq.disk import IoPool, KeyValueStore
+from firnmq.disk import Family, IoPool, KeyValueStore
 from firnmq.engines.durable import DurableBackend, DurableKeeper
 from firnmq.engines.engine import LogEngine
-from firnmq.engines.rocksdb.bytes import RowBytes
+from firnmq.engines.rocksdb.bytes import RowBytes, rows_of_shard
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import Append
 from firnmq.engines.state import ShardSpec
@@ -26,7 +26,8 @@ class RowLayout:
         return RowBytes(self._kv, spec.uid, meta.seq)
 
     def drop_shard(self, spec: ShardSpec) -> None:
-        """Dropping the segments has removed every row."""
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.MESSAGES, *rows_of_shard(spec.uid))
 
 
 def rocksdb_engine(backend: DurableBackend, pool: IoPool[Append]) -> LogEngine:

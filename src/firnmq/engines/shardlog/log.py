@@ -200,6 +200,14 @@ class ShardLog:
         self.tail.segment.bytes.sync()
         self._synced = self._checkpoint()
 
+    def published_checkpoint(self) -> Checkpoint:
+        """The present end as a checkpoint; nothing may be staged."""
+        return self._checkpoint()
+
+    def note_synced(self, reached: Checkpoint) -> None:
+        """Moves the checkpoint to an end whose bytes were synced meanwhile."""
+        self._synced = reached
+
     def staged_entries(self) -> list[tuple[bytes, bytes]]:
         """Index entries to be committed, with how far the segment is synced and indexed."""
         index = self._turn_index()

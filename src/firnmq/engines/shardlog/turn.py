@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from firnmq.config import Durability
@@ -16,7 +17,7 @@ class LogTurnHandler:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._unsynced: dict[ShardLog, float] = {}
-        """Logs with durability=interval and the moment their sync is due."""
+        """Logs with acknowledged bytes that are not synced, and when their sync is due."""
 
     def run(self, turn: Turn[Append]) -> None:
         by_log: dict[ShardLog, list[Append]] = {}
@@ -39,7 +40,8 @@ class LogTurnHandler:
             del self._unsynced[log]
             with log.lock:
                 self._sync_quietly(log)
-        return max(min(self._unsynced.values(), default=now) - now, 0) if self._unsynced else None
+        due = min(self._unsynced.values(), default=math.inf)
+        return None if due == math.inf else max(due - now, 0)
 
     def close(self) -> None:
         for log in self._unsynced:
@@ -81,9 +83,13 @@ class LogTurnHandler:
 
     def _note_unsynced(self, log: ShardLog) -> None:
         config = log.spec.config
-        if config.durability is Durability.INTERVAL and log.has_unsynced:
+        if not log.has_unsynced:
+            return
+        if config.durability is Durability.INTERVAL:
             due = time.monotonic() + config.durability_interval_ms / 1000
-            self._unsynced.setdefault(log, due)
+        else:
+            due = math.inf  # Synced by housekeeping, and when the store closes.
+        self._unsynced.setdefault(log, due)
 
     def _sync_quietly(self, log: ShardLog) -> None:
         """A failed late sync closes the shard; its next writer is told."""
