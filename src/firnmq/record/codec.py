@@ -638,7 +638,7 @@ def _checked_span(
 def _payload(buffer: Any, view: _View, span: BatchEntry, origin: _Origin, max_bytes: Any) -> _View:
     """The view that holds the batch's records: `view` itself, or one of decompressed bytes."""
     codec: cython.longlong = span.attributes & ATTRIBUTE_CODEC
-    if codec == 0:
+    if codec == 0 or span.record_count == 0:
         return view
     if codec > 4:
         raise origin.refusal(span.position, f"unknown compression codec {codec}")
@@ -1217,7 +1217,9 @@ def _collect_terms(
     index: cython.longlong
     previous_delta: cython.longlong = -1
     last_delta: cython.longlong = span.last_offset - span.base_offset
+    header: cython.Py_ssize_t
     tag: bytes
+    offset: object
     offsets: list
     if span.record_count > (end - at) // _RECORD_BYTES_MIN:
         raise origin.refusal(0, "more records are counted than the batch can hold")
@@ -1228,11 +1230,11 @@ def _collect_terms(
         if fields.offset_delta <= previous_delta or fields.offset_delta > last_delta:
             raise origin.refusal(0, f"record {index}: offset delta out of order")
         previous_delta = fields.offset_delta
-        offset: Any = span.base_offset + fields.offset_delta
+        offset = span.base_offset + fields.offset_delta
         if fields.key_length >= 0:
             keys[_bytes(p, fields.key_at, fields.key_length)] = offset
         header_at = fields.headers_at
-        while header_at < fields.stop:
+        for header in range(fields.header_count):
             header_at = _next_header(p, header_at, fields)
             if header_at < 0:
                 raise origin.refusal(0, f"record {index}: {_REASONS[header_at]}")
@@ -1243,6 +1245,8 @@ def _collect_terms(
                     tags[tag] = [offset]
                 elif offsets[len(offsets) - 1] is not offset:  # One record may repeat a tag.
                     offsets.append(offset)
+        if header_at != fields.stop:
+            raise origin.refusal(0, f"record {index}: {_REASONS[_BYTES_LEFT]}")
     if at != end and (span.record_count > 0 or not is_packed):
         raise origin.refusal(0, "bytes are left over after the last record")
     return 0
