@@ -61,12 +61,14 @@ class Measured:
     """One benchmark's outcome, all figures in the benchmark's unit.
 
     ``ratio`` is value / baseline and is worked out where it is not given. ``extra`` holds further
-    figures or facts worth recording, for example ``{"p99_ms": 1.8}``.
+    figures or facts worth recording, for example ``{"p99_ms": 1.8}``. ``also_holds`` is for a
+    second condition, on one of those: where it is False the bar is missed.
     """
 
     value: float
     baseline: float | None = None
     ratio: float | None = None
+    also_holds: bool = True
     extra: Mapping[str, float | int | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,6 +112,8 @@ class Bar:
         figure = measured.ratio if self.subject is Subject.RATIO else measured.value
         if figure is None:
             raise BenchmarkError("a bar on the ratio needs a baseline or a ratio in Measured")
+        if not measured.also_holds:
+            return False
         return figure >= self.limit if self.comparison == ">=" else figure <= self.limit
 
     def __str__(self) -> str:

@@ -6,7 +6,6 @@ one of our errors, and all must give the same answer.
 
 import argparse
 import random
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -165,4 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

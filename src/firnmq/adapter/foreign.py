@@ -11,6 +11,7 @@ from firnmq.adapter.api import ShardBounds, StorageAdapter
 from firnmq.config import TopicConfig
 from firnmq.disk.waiting import is_blocking
 from firnmq.engines import AdapterOffsetStrategy, Appended, Page
+from firnmq.errors import Closed
 from firnmq.record import NewRecord
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class ForeignAdapter:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     async def create_shard(self, shard: str, config: TopicConfig) -> None:
         await self._run(self._adapter.create_shard(shard, config))
@@ -85,6 +87,7 @@ class ForeignAdapter:
     def close(self) -> None:
         """Stops the private loop, if one was started."""
         with self._lock:
+            self._is_closed = True
             if self._loop is not None and self._thread is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
@@ -92,12 +95,17 @@ class ForeignAdapter:
                 self._loop = self._thread = None
 
     async def _run(self, operation: Coroutine[Any, Any, T]) -> T:
-        if not is_blocking():
-            return await operation
-        return asyncio.run_coroutine_threadsafe(operation, self._private_loop()).result()
+        try:
+            if not is_blocking():
+                return await operation
+            return asyncio.run_coroutine_threadsafe(operation, self._private_loop()).result()
+        finally:
+            operation.close()  # It was not started if the store is closed.
 
     def _private_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
+            if self._is_closed:
+                raise Closed("the store is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(

@@ -54,9 +54,12 @@ def load_store_config(
             document = tomllib.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise InvalidArgument(str(path), f"cannot be read as TOML: {error}") from error
-        for table in document.keys() - {"store"}:
-            raise InvalidArgument(str(path), f"has an unknown table or key {table!r}")
-        values.update(document.get("store", {}))
+        for name in document.keys() - {"store"}:
+            raise InvalidArgument(str(path), f"has an unknown table or key {name!r}")
+        table = document.get("store", {})
+        if not isinstance(table, dict):
+            raise InvalidArgument(f"{path}: store", "must be a table")
+        values.update(table)
     for name in values.keys() - names:
         raise InvalidArgument(f"{path}: store.{name}", f"is unknown; there are {sorted(names)}")
     source = os.environ if environment is None else environment

@@ -133,7 +133,7 @@ _BOUNDS = {
     "ttl_ms": (1, 2**53),
     "durability_interval_ms": (1, 3_600_000),
     "max_record_bytes": (1, 64 * MIB),
-    "max_batch_bytes": (KIB, 100 * MIB),
+    "max_batch_bytes": (KIB, 96 * MIB),  # Records merged up to this still fit a 100 MiB frame.
 }
 
 

@@ -34,11 +34,13 @@ class FileStatistics:
 
 
 class _OpenFile:
-    __slots__ = ("descriptor", "users")
+    __slots__ = ("descriptor", "is_forgotten", "users")
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.users = 0
+        self.is_forgotten = False
+        """No longer in the cache: the last user closes it."""
 
 
 class FileCache:
@@ -109,12 +111,11 @@ class FileCache:
             sync_directory(Path(path).parent)
 
     def forget(self, path: str) -> None:
-        """Closes the file's descriptor, without syncing, unless someone is using it right now."""
+        """Closes the file's descriptor without syncing; whoever is using it can finish first."""
         with self._lock:
-            file = self._files.get(path)
-            if file is not None and file.users == 0:
-                del self._files[path]
-                os.close(file.descriptor)
+            file = self._files.pop(path, None)
+            if file is not None:
+                _close_when_idle(file)
 
     def statistics(self) -> FileStatistics:
         return FileStatistics(
@@ -125,10 +126,10 @@ class FileCache:
         )
 
     def close(self) -> None:
-        """Closes every descriptor. Nobody may be using the cache any more."""
+        """Closes every descriptor; whoever is using one can finish first."""
         with self._lock:
             for file in self._files.values():
-                os.close(file.descriptor)
+                _close_when_idle(file)
             self._files.clear()
 
     @contextmanager
@@ -149,6 +150,8 @@ class FileCache:
         finally:
             with self._lock:
                 file.users -= 1
+                if file.is_forgotten:
+                    _close_when_idle(file)
 
     def _evict_one(self) -> None:
         """Closes the least recently used idle file.
@@ -162,6 +165,12 @@ class FileCache:
                 del self._files[key]
                 os.close(file.descriptor)
                 return
+
+
+def _close_when_idle(file: _OpenFile) -> None:
+    file.is_forgotten = True
+    if file.users == 0:
+        os.close(file.descriptor)
 
 
 def _write_all(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:

@@ -8,6 +8,7 @@ further ones, so the store reopens the database before the next write.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -122,17 +123,28 @@ class KeyValueStore:
             return (found, iterator.value()) if found >= lower else None
 
     def items(
-        self, family: Family, lower: bytes, upper: bytes, limit: int = 1_000_000_000
+        self,
+        family: Family,
+        lower: bytes,
+        upper: bytes,
+        limit: int = 1_000_000_000,
+        max_bytes: int | None = None,
     ) -> list[tuple[bytes, bytes]]:
-        """Entries with lower <= key < upper in key order, at most `limit` of them."""
+        """Entries with lower <= key < upper in key order, at most `limit` of them.
+
+        With `max_bytes`, none after the one whose value brings the sum to that.
+        """
         found: list[tuple[bytes, bytes]] = []
+        room = math.inf if max_bytes is None else max_bytes
         with self._using() as generation:
             options = ReadOptions()
             options.set_iterate_upper_bound(upper)
             iterator = generation.families[family].iter(options)
             iterator.seek(lower)
-            while len(found) < limit and iterator.valid():
-                found.append((iterator.key(), iterator.value()))
+            while len(found) < limit and room > 0 and iterator.valid():
+                value = iterator.value()
+                found.append((iterator.key(), value))
+                room -= len(value)
                 iterator.next()
             iterator.status()
         return found

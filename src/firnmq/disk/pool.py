@@ -15,8 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+import structlog
+
 from firnmq.disk.waiting import Settlement, Ticket
 from firnmq.errors import Closed, FirnError, StorageFailed
+
+_log = structlog.get_logger("firnmq.disk")
 
 
 class Request(Protocol):
@@ -222,7 +226,11 @@ class IoPool(Generic[R]):
                 except Exception as error:  # Supervisor: a defect fails requests.
                     _fail_all(turn, error)
                 turn.settlement.deliver()
-            wanted = handler.tick()
+            try:
+                wanted = handler.tick()
+            except Exception as error:  # Supervisor: a worker without a thread hangs its shards.
+                _log.error("io_tick_failed", error=repr(error))
+                wanted = None
             deadline = None if wanted is None else time.monotonic() + wanted
         handler.close()
 

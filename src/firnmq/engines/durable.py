@@ -12,6 +12,7 @@ from firnmq.disk import Family, IoPool, KeyValueStore, Ticket
 from firnmq.engines.api import Appended
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
+from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex
 from firnmq.index.layout import shard_range
@@ -106,6 +107,9 @@ class DurableKeeper:
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         self._backend.drop_shard(spec)
 
+    def recount(self, log: ShardLog) -> None:
+        """What is on disk is not counted."""
+
     def housekeep(self, log: ShardLog) -> None:
         """Syncs what durability=os has left to the system, to bound what a crash must scan.
 
@@ -117,9 +121,16 @@ class DurableKeeper:
             if log.refusal is not None or not log.has_unsynced:
                 return
             reached, segment = log.published_checkpoint(), log.tail.segment
-        segment.bytes.sync()
-        with log.lock:
-            if log.refusal is None and log.tail.segment is segment:
-                log.note_synced(reached)
-                self._backend.commit([log])
-                log.publish()
+            cut_count = log.cut_count
+        try:
+            segment.bytes.sync()
+            with log.lock:
+                is_same = log.tail.segment is segment and log.cut_count == cut_count
+                if log.refusal is None and is_same:
+                    log.note_synced(reached)
+                    self._backend.commit([log])
+                    log.publish()
+        except STORAGE_ERRORS as error:
+            with log.lock:
+                if log.refusal is None:
+                    raise log.fail(error) from error

@@ -29,9 +29,17 @@ from firnmq.engines.shardlog import (
     prepare_batch,
     prepare_records,
 )
+from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.state import ShardSpec, ShardState
-from firnmq.errors import Closed, FirnError, InvalidArgument, ShardNotFound, StorageFailed
+from firnmq.errors import (
+    Closed,
+    FirnError,
+    InvalidArgument,
+    ShardNotFound,
+    StorageFailed,
+    storage_failure,
+)
 from firnmq.record import NewRecord
 
 _LOCK_STRIPES = 64
@@ -52,6 +60,9 @@ class LogKeeper(Protocol):
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         """Removes everything of a shard; its log is given if it is open."""
+
+    def recount(self, log: ShardLog) -> None:
+        """Called, with the lock held, when something other than an append changed the log."""
 
     def housekeep(self, log: ShardLog) -> None: ...
 
@@ -171,8 +182,12 @@ class LogEngine:
         with log.lock:
             _refuse(log)
             position = cut_position(log, offset)
-            if position is not None:
+            if position is None:
+                return
+            try:
                 self._keeper.truncate(log, offset, position)
+            except STORAGE_ERRORS as error:
+                raise log.fail(error) from error
 
     def roll(self, shard: str) -> None:
         """Seals the active segment now; an empty one stays."""
@@ -193,6 +208,7 @@ class LogEngine:
             try:
                 log = self._writable_log(name)
                 with log.lock:
+                    _refuse(log)
                     self._retain(log)
                 self._keeper.housekeep(log)
             except ShardNotFound:
@@ -214,6 +230,10 @@ class LogEngine:
         if end is not None:
             log.move_start(end)
 
+    def log(self, shard: str) -> ShardLog:
+        """The shard's log, for tools that check it from inside."""
+        return self._log(shard)
+
     # Finding logs ---------------------------------------------------------------------------------
 
     def _spec(self, name: str) -> ShardSpec:
@@ -224,6 +244,7 @@ class LogEngine:
         return spec
 
     def _log(self, name: str) -> ShardLog:
+        self._check_open()
         log = self._logs.get(name)
         return log if log is not None else self._open(name, None)
 
@@ -246,6 +267,7 @@ class LogEngine:
     def _open(self, name: str, failed: ShardLog | None) -> ShardLog:
         spec = self._spec(name)
         with self._opening[spec.uid % _LOCK_STRIPES]:
+            spec = self._spec(name)  # It may have been deleted, or made anew, meanwhile.
             log = self._logs.get(name)
             if log is not None and log is not failed:
                 return log
@@ -263,7 +285,11 @@ class LogEngine:
         log = self._writable_log(shard)
         with log.lock:
             _refuse(log)
-            change(log)
+            try:
+                change(log)
+            except OSError as error:
+                raise storage_failure(shard, error) from error
+            self._keeper.recount(log)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -276,7 +302,7 @@ def _roll(log: ShardLog) -> None:
     try:
         log.roll()
         log.publish()
-    except (OSError, FirnError) as error:
+    except STORAGE_ERRORS as error:
         raise log.fail(error) from error
 
 

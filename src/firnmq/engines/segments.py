@@ -10,7 +10,7 @@ from typing import Protocol
 
 from firnmq.disk.files import Buffer
 from firnmq.errors import FirnError
-from firnmq.index import SegmentIndex
+from firnmq.index import Point, SegmentIndex
 
 
 class SegmentState(Enum):
@@ -118,6 +118,9 @@ class SegmentBytes(Protocol):
 
         The last buffer may end within a batch. Raises SegmentGone when they were dropped.
         """
+
+    def nearer(self, point: Point, offset: int) -> Point:
+        """The last batch border before the offset that is known without reading, or `point`."""
 
     def length(self) -> int:
         """Bytes there are, synced or not."""

@@ -22,7 +22,7 @@ def is_set(bitmap: Bytes | None, index: int) -> bool:
     return bitmap is None or bool(memoryview(bitmap)[index >> 3] >> (index & 7) & 1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class BinaryColumn:
     """Byte strings, some of which may be null: entry i is `data[bounds[i]:bounds[i + 1]]`."""
 
@@ -63,7 +63,7 @@ class BinaryColumn:
         return entries
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Columns:
     """The selected records of some batches. Nothing in it changes once it is made.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import structlog
@@ -29,11 +30,13 @@ from firnmq.disk import (
 )
 from firnmq.disk.pool import PoolLimits, PoolStatistics
 from firnmq.engines import Engine, ShardState
-from firnmq.engines.durable import DurableBackend
+from firnmq.engines.durable import ByteLayout, DurableBackend
 from firnmq.engines.memory import memory_engine
 from firnmq.engines.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.segment import segment_engine, segment_layout
+from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
+from firnmq.engines.verify import Verifier
 from firnmq.server.housekeeper import Housekeeper
 
 _DATABASE_DIRECTORY = "db"
@@ -52,57 +55,22 @@ class LocalStore:
         adapters: Mapping[str, AdapterFactory] | None = None,
         cache_offsets: bool = False,
         background: bool = True,
+        files: FileCache | None = None,
+        open_kv: Callable[[Path], KeyValueStore] = KeyValueStore,
     ) -> None:
+        """`files` and `open_kv` are the two ways to the disk: tests hand in one that crashes."""
         self.path = path
-        self.config = config = config or StoreConfig()
-        self.clock = clock = clock or SystemClock()
-        self._lock = DirectoryLock(path)
-        try:
-            self.kv = KeyValueStore(path / _DATABASE_DIRECTORY)
-        except BaseException:
-            self._lock.release()
-            raise
-        self.files = FileCache(open_max=config.open_files)
-        self.state = ShardState(self.kv)
-        layout = segment_layout(path, self.files)
-        backend = DurableBackend(
-            self.kv,
-            self.state,
-            clock,
-            {
-                StorageType.SEGMENT.value: layout,
-                StorageType.ROCKSDB.value: RowLayout(self.kv),
-            },
-        )
-        self.pool: IoPool[Append] = IoPool(
-            worker_count=config.io_workers,
-            handler=lambda _: LogTurnHandler(backend),
-            limits=PoolLimits(queue_bytes=config.queue_bytes, turn_bytes=config.turn_bytes),
-        )
-        self.engines: dict[str, Engine] = {
-            StorageType.MEMORY.value: memory_engine(
-                kv=self.kv,
-                state=self.state,
-                layout=layout,
-                clock=clock,
-                memory_bytes=config.memory_bytes,
-            ),
-            StorageType.ROCKSDB.value: rocksdb_engine(backend, self.pool),
-            StorageType.SEGMENT.value: segment_engine(backend, self.pool),
-        }
-        self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
-        strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
-        self.offsets = OffsetManager(strategy(self.kv), clock)
-        self.catalog = TopicCatalog(self.kv)
-        self.manager = StorageDriverManager(
-            self.catalog, self.offsets, clock, {name: self._factory(name) for name in self.engines}
-        )
-        for name, factory in (adapters or {}).items():
-            self.manager.register(name, factory)
-        for topic in run_blocking(self.manager.finish_interrupted()):
-            _log.info("unfinished_topic_removed", topic=topic)
-        self._housekeeper = Housekeeper(self) if background else None
-        self._is_closed = False
+        self.config = config or StoreConfig()
+        self.clock: Clock = clock or SystemClock()
+        self.files = files or FileCache(open_max=self.config.open_files)
+        with ExitStack() as opened:
+            opened.callback(DirectoryLock(path).release)
+            self.kv = open_kv(path / _DATABASE_DIRECTORY)
+            self._open(opened, adapters or {}, cache_offsets=cache_offsets)
+            if background:
+                opened.callback(Housekeeper(self).stop)
+            # What was opened is closed in the opposite order: now if opening failed, else later.
+            self._opened = opened.pop_all()
 
     def file_statistics(self) -> FileStatistics:
         return self.files.statistics()
@@ -117,22 +85,62 @@ class LocalStore:
 
     def close(self) -> None:
         """Serves what is queued, then lets go of everything. Closing twice is no error."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._housekeeper is not None:
-            self._housekeeper.stop()
+        self._opened.close()
+
+    def _open(
+        self, opened: ExitStack, adapters: Mapping[str, AdapterFactory], *, cache_offsets: bool
+    ) -> None:
+        path, config, clock = self.path, self.config, self.clock
+        opened.callback(self.kv.close)
+        opened.callback(self.kv.sync)
+        opened.callback(self.files.close)
+        self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
+        opened.callback(self._readers.shutdown)
+        self.state = ShardState(self.kv)
+        layout = segment_layout(path, self.files)
+        layouts: dict[str, ByteLayout] = {
+            StorageType.SEGMENT.value: layout,
+            StorageType.ROCKSDB.value: RowLayout(self.kv),
+        }
+        backend = DurableBackend(self.kv, self.state, clock, layouts)
+        self.pool: IoPool[Append] = IoPool(
+            worker_count=config.io_workers,
+            handler=lambda _: LogTurnHandler(backend),
+            limits=PoolLimits(queue_bytes=config.queue_bytes, turn_bytes=config.turn_bytes),
+        )
+        opened.callback(self.pool.close)
+        memory = memory_engine(
+            kv=self.kv,
+            state=self.state,
+            layout=layout,
+            clock=clock,
+            memory_bytes=config.memory_bytes,
+        )
+        self.engines: dict[str, Engine] = {
+            StorageType.MEMORY.value: memory,
+            StorageType.ROCKSDB.value: rocksdb_engine(backend, self.pool),
+            StorageType.SEGMENT.value: segment_engine(backend, self.pool),
+        }
+        self.verifier = Verifier(
+            kv=self.kv,
+            state=self.state,
+            layouts=layouts,
+            directory=path / SEGMENT_DIRECTORY,
+            memory_log=memory.log,
+        )
+        strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
+        self.offsets = OffsetManager(strategy(self.kv), clock)
+        self.catalog = TopicCatalog(self.kv)
+        self.manager = StorageDriverManager(
+            self.catalog, self.offsets, clock, {name: self._factory(name) for name in self.engines}
+        )
+        opened.callback(self.manager.close)
         for engine in self.engines.values():
-            engine.close()
-        self.manager.close()
-        self.pool.close()
-        self._readers.shutdown()
-        self.files.close()
-        try:
-            self.kv.sync()
-        finally:
-            self.kv.close()
-            self._lock.release()
+            opened.callback(engine.close)
+        for name, factory in adapters.items():
+            self.manager.register(name, factory)
+        for topic in run_blocking(self.manager.finish_interrupted()):
+            _log.info("unfinished_topic_removed", topic=topic)
 
     def _factory(self, storage_type: str) -> AdapterFactory:
         engine = self.engines[storage_type]

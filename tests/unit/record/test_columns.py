@@ -1,3 +1,4 @@
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ from firnmq.record import Columns, NewRecord, Record, Selection, columns_of_reco
 from firnmq.record.arrow import SCHEMA, table_of
 from tests.unit.record.batches import made, record
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RECORDS = [
     NewRecord(
         value=None if i % 5 == 0 else b"v%d" % i,
@@ -35,13 +37,15 @@ def test_arrow_sees_the_same_memory_and_the_same_records(codec: ModuleType) -> N
     rows = batch.to_pylist()
     for row, stored in zip(rows, columns.records(), strict=True):
         assert row["offset"] == stored.offset
-        assert int(row["timestamp"].timestamp() * 1000) == stored.timestamp_ms
+        assert row["timestamp"] == EPOCH + timedelta(milliseconds=stored.timestamp_ms)
         assert (row["key"], row["value"]) == (stored.key, stored.value)
         headers = tuple((header["key"], header["value"]) for header in row["headers"])
         assert headers == stored.headers
         assert tuple(row["tags"]) == stored.tags
-        expiry = row["expire_at"]
-        assert (expiry and int(expiry.timestamp() * 1000)) == stored.expire_at_ms
+        if stored.expire_at_ms is None:
+            assert row["expire_at"] is None
+        else:
+            assert row["expire_at"] == EPOCH + timedelta(milliseconds=stored.expire_at_ms)
     value_address = pa.py_buffer(columns.values.data).address if columns.values else 0
     assert batch.column("value").buffers()[2].address == value_address
 

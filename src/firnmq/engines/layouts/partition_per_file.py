@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from firnmq.disk import FileCache, remove_tree
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta
 from firnmq.engines.state import ShardSpec
+from firnmq.index import Point
 
 
 class PartitionPerFile:
@@ -26,6 +27,13 @@ class PartitionPerFile:
         for path in self.files_of(spec):
             self._files.forget(str(path))
         remove_tree(self._directory / spec.name)
+
+    def drop_strays(self, spec: ShardSpec, metas: Iterable[SegmentMeta]) -> None:
+        """Removes files that belong to none of the shard's segments."""
+        wanted = {self.open_bytes(spec, meta).where for meta in metas}
+        for path in self.files_of(spec):
+            if str(path) not in wanted:
+                self._files.remove(str(path))
 
     def files_of(self, spec: ShardSpec) -> list[Path]:
         """Segment files there are, by base offset."""
@@ -58,6 +66,9 @@ class FileBytes:
             return [self._files.read_at(self._path, position, size)]
         except FileNotFoundError:
             raise SegmentGone(f"{self._path} is not there") from None
+
+    def nearer(self, point: Point, offset: int) -> Point:
+        return point
 
     def length(self) -> int:
         return self._files.length(self._path) or 0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Rows
+from firnmq.index import Point
+
+_BASE_OFFSET = struct.Struct(">q")  # The first field of a batch.
 
 
 class MemoryBytes:
@@ -44,6 +48,11 @@ class MemoryBytes:
         last = bisect_right(self._positions, position + size - 1)
         return self._batches[first : max(last, first + 1)]
 
+    def nearer(self, point: Point, offset: int) -> Point:
+        """The batch that holds the offset: batches of one record would make long scans."""
+        at = bisect_right(self._batches, offset, hi=len(self._positions), key=_base_offset) - 1
+        return Point(_base_offset(self._batches[at]), self._positions[at]) if at >= 0 else point
+
     def length(self) -> int:
         return self._size
 
@@ -55,3 +64,7 @@ class MemoryBytes:
 
     def drop(self) -> None:
         """A reader that still holds this segment goes on; memory goes with the last one."""
+
+
+def _base_offset(batch: Buffer) -> int:
+    return int(_BASE_OFFSET.unpack_from(batch)[0])

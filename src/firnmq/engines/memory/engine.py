@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from firnmq.clock import Clock
 from firnmq.config import StorageType
-from firnmq.disk import Family, KeyValueStore
+from firnmq.disk import Family, KeyValueStore, call_blocking
 from firnmq.engines.api import Appended
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
@@ -21,9 +22,11 @@ from firnmq.engines.shardlog import (
 )
 from firnmq.engines.shardlog.log import Tail
 from firnmq.engines.state import ShardSpec, ShardState
-from firnmq.errors import LimitExceeded
+from firnmq.errors import LimitExceeded, storage_failure
 from firnmq.index import MemorySegmentIndex
-from firnmq.index.layout import shard_range
+from firnmq.index.layout import segment_range, shard_range
+from firnmq.index.memory import POINT_BYTES, TERM_BYTES
+from firnmq.record import HEADER_BYTES
 
 
 def memory_engine(
@@ -58,18 +61,27 @@ class MemoryKeeper:
         self._clock = clock
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        """Guards the two fields below."""
+        """Guards the three fields below."""
         self._held: dict[ShardLog, int] = {}
         self._held_total = 0
+        self._reserved = 0
+        """What appends that are under way are going to hold."""
         self._spilling = threading.Lock()
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
         """Spilled segments come back; whatever was only in memory is gone."""
         backend = self._backend(spec)
-        chain = [m for m in self._state.chain(spec.uid) if m.state is SegmentState.SEALED]
+        known = self._state.chain(spec.uid)
+        chain = [meta for meta in known if meta.state is SegmentState.SEALED]
+        deleted = [meta for meta in known if meta.state is SegmentState.DELETED]
+        for meta in deleted:  # A crash came between moving the start and removing the bytes.
+            gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+            backend.drop_segment(spec, gone)
+        self._state.forget_segments(spec.uid, [meta.seq for meta in deleted])
         start_offset = self._state.start_offset(spec.uid)
         base_offset = max(start_offset, chain[-1].end_offset if chain else 0)
         seq = chain[-1].seq + 1 if chain else 0
+        self._drop_unfinished_spill(spec, chain, seq)
         active = SegmentMeta(seq=seq, base_offset=base_offset, created_ms=self._clock.now_ms())
         segments = tuple(
             Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
@@ -89,14 +101,30 @@ class MemoryKeeper:
             self._held[log] = 0
         return log
 
+    def _drop_unfinished_spill(
+        self, spec: ShardSpec, chain: Sequence[SegmentMeta], next_seq: int
+    ) -> None:
+        """A crash came before the description of a spilled segment was saved."""
+        self._layout.drop_strays(spec, chain)
+        lower, upper = segment_range(spec.uid, next_seq)
+        if self._kv.items(Family.INDEX, lower, upper, limit=1):
+            with self._kv.batch() as batch:
+                batch.delete_range(Family.INDEX, lower, upper)
+
     async def append(self, log: ShardLog, request: Append) -> Appended:
-        self._make_room(log, request.size_bytes)
-        with log.lock:
-            if log.refusal is not None:
-                raise log.refusal
-            log.stage([request])
-            log.publish()
-            self._count(log)
+        size = _needed_bytes(request)
+        while not self._reserve(size):
+            await call_blocking(None, self._make_room, size)
+        try:  # No await in here: a cancelled caller must not keep what it reserved.
+            with log.lock:
+                if log.refusal is not None:
+                    raise log.refusal
+                log.stage([request])
+                log.publish()
+                self._count(log)
+        finally:
+            with self._lock:
+                self._reserved -= size
         assert request.appended is not None
         return request.appended
 
@@ -113,6 +141,9 @@ class MemoryKeeper:
             with self._lock:
                 self._held_total -= self._held.pop(log, 0)
 
+    def recount(self, log: ShardLog) -> None:
+        self._count(log)
+
     def housekeep(self, log: ShardLog) -> None:
         """Spills what is sealed, oldest first."""
         with log.lock:
@@ -120,14 +151,24 @@ class MemoryKeeper:
         while spills(log.spec) and (segment := _oldest_in_memory(log)) is not None:
             self._spill(log, segment)
 
-    def _make_room(self, log: ShardLog, size: int) -> None:
-        """Lets the oldest sealed segments go until the request fits; rolls one if none is sealed.
+    def _reserve(self, size: int) -> bool:
+        with self._lock:
+            fits = self._fits(size)
+            if fits:
+                self._reserved += size
+            return fits
+
+    def _fits(self, size: int) -> bool:
+        return self._held_total + self._reserved + size <= self._memory_bytes
+
+    def _make_room(self, size: int) -> None:
+        """Lets the oldest sealed segments go until the size fits; rolls one if none is sealed.
 
         Holds no lock of a log while it looks for room in another.
         """
         if size > self._memory_bytes:
             raise LimitExceeded("request", size, self._memory_bytes)
-        while self._held_total + size > self._memory_bytes:
+        while not self._fits(size):
             with self._lock:
                 logs = list(self._held)
             sealed = [(each, oldest) for each in logs if (oldest := _oldest_in_memory(each))]
@@ -137,10 +178,13 @@ class MemoryKeeper:
                 continue
             victim = max(logs, key=lambda each: self._held.get(each, 0))
             with victim.lock:
-                if victim.tail.position == 0:
-                    return  # Nothing is left to let go: what is counted is overhead.
-                victim.roll()
-                victim.publish()
+                if victim.tail.position:
+                    victim.roll()
+                    victim.publish()
+                    continue
+                self._count(victim)
+            if self._held.get(victim, 0) == 0:
+                return  # The rest is reserved for appends that are about to end.
 
     def _let_go(self, log: ShardLog, segment: Segment) -> None:
         if spills(log.spec):
@@ -154,7 +198,10 @@ class MemoryKeeper:
         with self._spilling:
             if segment not in log.segments:
                 return
-            spilled = spill(log.spec, segment, kv=self._kv, layout=self._layout)
+            try:
+                spilled = spill(log.spec, segment, kv=self._kv, layout=self._layout)
+            except OSError as error:
+                raise storage_failure(log.spec.name, error) from error
             with log.lock:
                 if segment in log.segments and log.refusal is None:
                     self._state.save_chain(log.spec.uid, spilled.meta)
@@ -182,6 +229,22 @@ def _oldest_in_memory(log: ShardLog) -> Segment | None:
         if segment.meta.medium is Medium.NATIVE:
             return segment
     return None
+
+
+def _needed_bytes(request: Append) -> int:
+    """At least what the request will be counted with, index entries included."""
+    if request.records is None:
+        terms = [batch.terms for batch in request.batches if batch.terms is not None]
+        term_count = sum(len(each.keys) + len(each.tags) for each in terms)
+        tagged_count = sum(len(offsets) for each in terms for offsets in each.tags.values())
+        batch_count = len(request.batches)
+    else:
+        records = request.records
+        term_count = sum(1 + len(record.tags) + len(record.headers) for record in records)
+        tagged_count = term_count
+        batch_count = 1
+    overhead = batch_count * (POINT_BYTES + HEADER_BYTES)
+    return request.size_bytes + overhead + term_count * TERM_BYTES + tagged_count * 8
 
 
 def _held_bytes(segment: Segment) -> int:

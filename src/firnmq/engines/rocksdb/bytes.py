@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from firnmq.disk import Family, KeyValueStore
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Rows, SegmentGone
+from firnmq.index import Point
 
 _SEGMENT = struct.Struct(
     ">"
@@ -15,7 +16,6 @@ _SEGMENT = struct.Struct(
     "I"  # segment_seq
 )
 _POSITION = struct.Struct(">Q")
-_ROWS_PER_READ = 64
 
 
 class RowBytes:
@@ -42,24 +42,14 @@ class RowBytes:
         """The turn's rows are written and synced together, once, by whoever ends the turn."""
 
     def read(self, position: int, size: int) -> list[Buffer]:
-        found: list[Buffer] = []
         lower = self._prefix + _POSITION.pack(position)
-        got = 0
-        while got < size:
-            rows = self._kv.items(Family.MESSAGES, lower, self._upper, _ROWS_PER_READ)
-            for key, value in rows:
-                if not found and _POSITION.unpack_from(key, len(self._prefix))[0] != position:
-                    raise SegmentGone(f"{self.where} has nothing at {position}")
-                found.append(value)
-                got += len(value)
-                if got >= size:
-                    break
-            if len(rows) < _ROWS_PER_READ:
-                break
-            lower = rows[-1][0] + b"\x00"
-        if not found:
+        rows = self._kv.items(Family.MESSAGES, lower, self._upper, max_bytes=size)
+        if not rows or rows[0][0] != lower:
             raise SegmentGone(f"{self.where} has nothing at {position}")
-        return found
+        return [value for _, value in rows]
+
+    def nearer(self, point: Point, offset: int) -> Point:
+        return point
 
     def length(self) -> int:
         last = self._kv.floor(Family.MESSAGES, self._prefix, self._upper)

@@ -34,6 +34,8 @@ MERGE_RECORDS_MAX = 16
 BATCH_RECORDS_MAX = 10_000
 """Records of one batch made here: a read decodes at least one batch."""
 _RECORD_OVERHEAD_BYTES = 32
+_BATCH_OVERHEAD_BYTES = 256
+"""More than a batch's header and what a codec adds to bytes it cannot compress."""
 
 
 class PreparedBatch:
@@ -75,9 +77,12 @@ def prepare_records(records: Sequence[NewRecord], config: TopicConfig, now_ms: i
     if len(good) <= MERGE_RECORDS_MAX:
         stamped = [_stamped(record, now_ms) for record in good]
         size = sum(map(_rough_size, stamped))
-        if size <= config.max_batch_bytes:
+        # What may not fit is encoded and judged here: the worker must never refuse a request,
+        # since that would close the shard for everyone.
+        if size + _BATCH_OVERHEAD_BYTES <= config.max_batch_bytes:
             return Append(stamped, [], size)
-    batches = [_encoded(part, config, now_ms) for part in _parts(good, config.max_batch_bytes)]
+    parts = _parts(good, config.max_batch_bytes)
+    batches = [_judged(_encoded(part, config, now_ms), config) for part in parts]
     return Append(None, batches, sum(len(batch.data) for batch in batches))
 
 
@@ -96,6 +101,12 @@ def merge_records(records: list[NewRecord], config: TopicConfig, now_ms: int) ->
     return _encoded(records, config, now_ms)
 
 
+def _judged(batch: PreparedBatch, config: TopicConfig) -> PreparedBatch:
+    if batch.record_count == 1 and len(batch.data) > config.max_batch_bytes:
+        raise LimitExceeded("batch", len(batch.data), config.max_batch_bytes)
+    return batch
+
+
 def _encoded(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> PreparedBatch:
     data = encode(
         records,
@@ -104,8 +115,6 @@ def _encoded(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> 
         tag_header=config.tag_headers[0].encode(),
         expire_header=config.expire_header.encode(),
     )
-    if len(data) > config.max_batch_bytes and len(records) == 1:
-        raise LimitExceeded("batch", len(data), config.max_batch_bytes)
     header = parse_header(data, 0)
     return PreparedBatch(data, len(records), header.max_timestamp, terms_of(data, config))
 

@@ -122,6 +122,7 @@ class ShardLog:
         "_gathered_position",
         "_staged_index",
         "_synced",
+        "cut_count",
         "dead_keys",
         "hints",
         "holes",
@@ -156,6 +157,8 @@ class ShardLog:
         """Deleted keys: records below the number are gone."""
         self.hints: dict[int, tuple[int, Point]] = {}
         """Where sequential readers will go on: offset → segment_seq and its batch there."""
+        self.cut_count = 0
+        """Goes up when a cut begins and when it ends: odd while bytes and index are in between."""
         self.refusal: FirnError | None = None
         """Why nothing can be appended any more: storage failed or the shard was deleted."""
         self.rows = Rows()

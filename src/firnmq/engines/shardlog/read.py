@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage
 from firnmq.engines.segments import Segment, SegmentGone, SegmentState
@@ -17,8 +18,11 @@ from firnmq.record.selection import ColumnName
 
 _HINTS_MAX = 32
 _ATTEMPTS = 8
-"""How often a read starts over because retention removed what it was reading."""
+"""How often a read starts over because what it was reading was removed or cut."""
+_RECORD_BYTES_EXPECTED = 4096
+"""A read of few records begins with this much for each, so that one record costs no megabyte."""
 _NO_COLUMNS: frozenset[ColumnName] = frozenset()
+T = TypeVar("T")
 
 
 class _NotPublished(Exception):
@@ -30,30 +34,15 @@ class LogReader:
 
     def __init__(self, log: ShardLog, now_ms: int) -> None:
         self._log = log
-        self._view = log.view
-        config = log.spec.config
-        self._live = Selection(
-            tag_headers=tuple(name.encode() for name in config.tag_headers),
-            expire_header=config.expire_header.encode(),
-            ttl_ms=config.ttl_ms,
-            now_ms=now_ms,
-            holes=log.holes or None,
-            dead_keys=log.dead_keys or None,
-        )
+        self._now_ms = now_ms
+        self._look()
 
     # By offset ----------------------------------------------------------------------------------
 
     def by_offset(self, offset: int, max_records: int, max_bytes: int) -> Page:
         """Whole records from the offset on, at least one if there is one."""
         _check_limits(max_records, max_bytes)
-        for _ in range(_ATTEMPTS):
-            view = self._view
-            self.check_bounds(offset)
-            try:
-                return self._by_offset(view, offset, max_records, max_bytes)
-            except SegmentGone:
-                self._look_again()
-        raise Corruption("its bytes are not there", where=self._log.spec.name)
+        return self._steadily(lambda view: self._by_offset(view, offset, max_records, max_bytes))
 
     def raw(self, offset: int, max_bytes: int) -> RawPage:
         """Whole batches, the first one holding the offset; unchecked, as they are stored.
@@ -61,19 +50,14 @@ class LogReader:
         Where records were deleted the batches are written anew without them.
         """
         _check_limits(1, max_bytes)
-        for _ in range(_ATTEMPTS):
-            view = self._view
-            self.check_bounds(offset)
-            try:
-                return self._raw(view, offset, max_bytes)
-            except SegmentGone:
-                self._look_again()
-        raise Corruption("its bytes are not there", where=self._log.spec.name)
+        return self._steadily(lambda view: self._raw(view, offset, max_bytes))
 
     def _by_offset(self, view: View, offset: int, max_records: int, max_bytes: int) -> Page:
+        self.check_bounds(offset)
         found: list[Columns] = []
         at = offset
-        for segment, runs in self._runs_from(view, offset, max_bytes):
+        expected_bytes = min(max_bytes, max_records * _RECORD_BYTES_EXPECTED)
+        for segment, runs in self._runs_from(view, offset, expected_bytes):
             wanted = dataclasses.replace(
                 self._live,
                 start_offset=at,
@@ -82,6 +66,11 @@ class LogReader:
                 max_bytes=max_bytes,
             )
             columns = _decode(segment, runs, wanted)
+            if found and columns.encoded_bytes > max_bytes:
+                # Decoding always gives one record, and this one is too much for the page.
+                at = columns.offsets[0]
+                self._leave_hint(segment, runs, at)
+                break
             at = max(at, columns.next_offset)
             if len(columns):
                 found.append(columns)
@@ -93,33 +82,22 @@ class LogReader:
         return self._page(view, tuple(found), at)
 
     def _raw(self, view: View, offset: int, max_bytes: int) -> RawPage:
+        self.check_bounds(offset)
         live = self._live
         is_filtered = bool(live.holes or live.dead_keys or live.ttl_ms)
         batches: list[memoryview] = []
         at = offset
         for segment, runs in self._runs_from(view, offset, max_bytes):
             for run in runs:
-                entries = run.entries
-                first = bisect_right(entries, at - 1, key=lambda entry: entry.last_offset)
-                while first < len(entries) and max_bytes > 0:
-                    last = first + 1
-                    size = entries[first].size
-                    while last < len(entries) and size + entries[last].size <= max_bytes:
-                        size += entries[last].size
-                        last += 1
-                    if size > max_bytes and batches:
-                        max_bytes = 0
-                        break
-                    begin = entries[first].position
-                    piece = memoryview(run.buffer)[begin : begin + size]
-                    if is_filtered:
-                        pieces = [run.batch(entry) for entry in entries[first:last]]
-                        batches += self._without_dead(segment, pieces)
-                    else:
-                        batches.append(piece)
-                    max_bytes -= size
-                    at = entries[last - 1].last_offset + 1
-                    first = last
+                if is_filtered:
+                    pieces, taken, at = self._live_batches(segment, run, at, max_bytes, batches)
+                else:
+                    pieces, taken, at = _whole_batches(run, at, max_bytes, batches)
+                batches += pieces
+                max_bytes -= taken
+                if max_bytes <= 0 or at <= run.entries[-1].last_offset:
+                    max_bytes = 0
+                    break
             if max_bytes <= 0:
                 self._leave_hint(segment, runs, at)
                 break
@@ -130,13 +108,31 @@ class LogReader:
             end_offset=view.end_offset,
         )
 
-    def _without_dead(self, segment: Segment, batches: list[memoryview]) -> list[memoryview]:
-        live = []
-        for batch in batches:
-            columns = _decode_batches(segment, [batch], self._live)
+    def _live_batches(
+        self, segment: Segment, run: Run, at: int, max_bytes: int, before: list[memoryview]
+    ) -> tuple[list[memoryview], int, int]:
+        """Like `_whole_batches`, each batch without its dead records and left out if none is live.
+
+        Only what is given out counts, and nothing below the offset is: a reader that got no
+        record of use could not go on from there.
+        """
+        wanted = dataclasses.replace(self._live, start_offset=at)
+        pieces: list[memoryview] = []
+        taken = 0
+        for entry in run.entries:
+            if entry.last_offset < at:
+                continue
+            columns = _decode_batches(segment, [run.batch(entry)], wanted)
             if len(columns):
-                live.append(memoryview(encode_columns(columns)))
-        return live
+                piece = memoryview(encode_columns(columns))
+                if taken + len(piece) > max_bytes and (before or pieces):
+                    break
+                pieces.append(piece)
+                taken += len(piece)
+            at = entry.last_offset + 1
+            if taken >= max_bytes:
+                break
+        return pieces, taken, at
 
     # By key ---------------------------------------------------------------------------------------
 
@@ -145,26 +141,31 @@ class LogReader:
         spec = self._log.spec
         if not spec.config.index_key:
             raise IndexDisabled("key", spec.name)
-        for attempt in range(_ATTEMPTS):
-            view = self._view
-            try:
-                columns = self._by_key(view, key, may_scan=attempt == _ATTEMPTS - 1)
-            except (SegmentGone, _NotPublished):
-                self._look_again()
-                continue
+        attempts = iter(range(_ATTEMPTS - 1))
+
+        def read(view: View) -> Page | None:
+            may_scan = next(attempts, None) is None
+            columns = self._by_key(view, key, may_scan=may_scan)
             if columns is None:
-                raise KeyNotFound(key.decode("utf-8", "backslashreplace"), within=spec.name)
+                return None
             return self._page(view, (columns,), columns.offsets[0] + 1)
-        raise Corruption("its bytes are not there", where=spec.name)
+
+        page = self._steadily(read)
+        if page is None:
+            raise KeyNotFound(key.decode("utf-8", "backslashreplace"), within=spec.name)
+        return page
 
     def _by_key(self, view: View, key: bytes, *, may_scan: bool) -> Columns | None:
+        dead_below = (self._live.dead_keys or {}).get(key, 0)
         for segment in reversed(view.segments):
             hit = segment.index.newest_of_key(key)
             if hit is None:
                 continue
             if hit.offset >= view.end_offset and not may_scan:
                 raise _NotPublished
-            if view.start_offset <= hit.offset < view.end_offset:
+            if hit.offset < max(view.start_offset, dead_below):
+                return None  # And so is everything older.
+            if hit.offset < view.end_offset:
                 wanted = dataclasses.replace(
                     self._live, start_offset=hit.offset, end_offset=hit.offset + 1, key=key
                 )
@@ -206,19 +207,15 @@ class LogReader:
         spec = self._log.spec
         if not spec.config.index_tag:
             raise IndexDisabled("tag", spec.name)
-        for _ in range(_ATTEMPTS):
-            view = self._view
-            if start_offset > view.end_offset or start_offset < 0:
-                self.check_bounds(start_offset)
-            try:
-                return self._by_tag(view, tag, start_offset, max_records, max_bytes)
-            except SegmentGone:
-                self._look_again()
-        raise Corruption("its bytes are not there", where=spec.name)
+        return self._steadily(
+            lambda view: self._by_tag(view, tag, start_offset, max_records, max_bytes)
+        )
 
     def _by_tag(
         self, view: View, tag: bytes, start_offset: int, max_records: int, max_bytes: int
     ) -> Page:
+        if start_offset > view.end_offset or start_offset < 0:
+            self.check_bounds(start_offset)
         found: list[Columns] = []
         at = max(start_offset, view.start_offset)
         for segment in view.segments[_segment_number(view, at) :]:
@@ -236,6 +233,8 @@ class LogReader:
                     tag=tag,
                 )
                 columns = self._decode_at(view, segment, hit.position, hit.base_offset, wanted)
+                if found and columns.encoded_bytes > max_bytes:
+                    return self._page(view, tuple(found), columns.offsets[0])
                 if len(columns):
                     found.append(columns)
                     max_records -= len(columns)
@@ -249,18 +248,15 @@ class LogReader:
 
     def offset_by_time(self, timestamp_ms: int, strategy: AdapterOffsetStrategy) -> int:
         """First offset of a live record at least as young as the timestamp."""
-        for _ in range(_ATTEMPTS):
-            view = self._view
-            try:
-                found = self._offset_by_time(view, timestamp_ms)
-            except SegmentGone:
-                self._look_again()
-                continue
+
+        def read(view: View) -> int:
+            found = self._offset_by_time(view, timestamp_ms)
             if found is not None:
                 return found
             is_earliest = strategy is AdapterOffsetStrategy.EARLIEST
             return view.start_offset if is_earliest else view.end_offset
-        raise Corruption("its bytes are not there", where=self._log.spec.name)
+
+        return self._steadily(read)
 
     def _offset_by_time(self, view: View, timestamp_ms: int) -> int | None:
         wanted = dataclasses.replace(
@@ -288,13 +284,13 @@ class LogReader:
     # Shared ---------------------------------------------------------------------------------------
 
     def _runs_from(
-        self, view: View, offset: int, max_bytes: int
+        self, view: View, offset: int, expected_bytes: int
     ) -> Iterator[tuple[Segment, list[Run]]]:
         """Batches from the one that holds the offset on, across segments."""
         if offset >= view.end_offset:
             return
         number = _segment_number(view, offset)
-        size = min(max(max_bytes, CHUNK_BYTES_MIN), CHUNK_BYTES)
+        size = min(max(expected_bytes, CHUNK_BYTES_MIN), CHUNK_BYTES)
         for segment in view.segments[number:]:
             length = _length(view, segment)
             if length == 0:
@@ -304,20 +300,22 @@ class LogReader:
                 useful = [run for run in runs if run.entries[-1].last_offset >= offset]
                 if useful:
                     yield segment, useful
+                size = min(2 * size, CHUNK_BYTES)
 
     def _point(self, segment: Segment, offset: int) -> Point:
         if offset <= segment.meta.base_offset:
             return Point(segment.meta.base_offset, 0)
-        hint = self._log.hints.get(offset)
+        hint = self._hints.get(offset)
         if hint is not None and hint[0] == segment.meta.seq:
             return hint[1]
-        return segment.index.floor_offset(offset) or Point(segment.meta.base_offset, 0)
+        point = segment.index.floor_offset(offset) or Point(segment.meta.base_offset, 0)
+        return segment.bytes.nearer(point, offset)
 
     def _leave_hint(self, segment: Segment, runs: list[Run], offset: int) -> None:
         """Notes where the batch of the next offset is, so that reading on needs no index."""
-        hints = self._log.hints
+        hints = self._hints
         if len(hints) >= _HINTS_MAX:
-            hints = self._log.hints = {}
+            hints.clear()
         for run in reversed(runs):
             entry = run.entries[-1]
             if offset == entry.last_offset + 1:
@@ -353,8 +351,42 @@ class LogReader:
             end_offset=view.end_offset,
         )
 
-    def _look_again(self) -> None:
-        self._view = self._log.view
+    def _steadily(self, read: Callable[[View], T]) -> T:
+        """What `read` finds; it starts over when retention or a cut has removed what it read."""
+        log = self._log
+        for _ in range(_ATTEMPTS):
+            try:
+                found = read(self._view)
+                if log.cut_count == self._cut_count:
+                    return found
+            except (SegmentGone, _NotPublished):
+                pass
+            except Corruption:
+                if log.cut_count == self._cut_count:
+                    raise
+            self._look()
+        if log.refusal is not None:
+            raise log.refusal  # The shard was deleted meanwhile.
+        raise Corruption("its bytes are not there", where=log.spec.name)
+
+    def _look(self) -> None:
+        """Takes the log as it is now, after a cut that is under way."""
+        log = self._log
+        while log.cut_count % 2:
+            with log.lock:
+                pass
+        self._cut_count = log.cut_count
+        self._view = log.view
+        self._hints = log.hints
+        config = log.spec.config
+        self._live = Selection(
+            tag_headers=tuple(name.encode() for name in config.tag_headers),
+            expire_header=config.expire_header.encode(),
+            ttl_ms=config.ttl_ms,
+            now_ms=self._now_ms,
+            holes=log.holes or None,
+            dead_keys=log.dead_keys or None,
+        )
 
     def check_bounds(self, offset: int) -> None:
         """Raises OffsetOutOfRange unless start <= offset <= end."""
@@ -375,6 +407,28 @@ def _length(view: View, segment: Segment) -> int:
     if segment.meta.state is SegmentState.SEALED:
         return segment.meta.length
     return view.active_length
+
+
+def _whole_batches(
+    run: Run, at: int, max_bytes: int, before: list[memoryview]
+) -> tuple[list[memoryview], int, int]:
+    """A run's batches from an offset on, up to the limit but at least one in all.
+
+    Returns them as one piece, its size, and the offset to go on from.
+    """
+    entries = run.entries
+    first = last = bisect_right(entries, at - 1, key=lambda entry: entry.last_offset)
+    size = 0
+    while last < len(entries):
+        if size + entries[last].size > max_bytes and (before or size):
+            break
+        size += entries[last].size
+        last += 1
+    if last == first:
+        return [], 0, at
+    begin = entries[first].position
+    piece = memoryview(run.buffer)[begin : begin + size]
+    return [piece], size, entries[last - 1].last_offset + 1
 
 
 def _decode(segment: Segment, runs: list[Run], wanted: Selection) -> Columns:

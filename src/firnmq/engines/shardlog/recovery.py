@@ -79,14 +79,18 @@ def truncate_log(
     Readers lose sight of the rest first. The index goes before the bytes, so that a crash
     between the two leaves a segment that is indexed anew, not an index without bytes.
     """
-    log.view = log.view._replace(end_offset=offset, active_length=position)
-    segment = backend.without_index(log.spec, log.tail.segment)
-    segment.bytes.truncate(position)
-    scan = _TailScan(log.spec, backend, segment, None)
-    scan.run(position)
-    scan.finish()
-    log.restart(scan.tail)
-    forget_deletions_beyond_end(log, state)
+    log.cut_count += 1
+    try:
+        log.view = log.view._replace(end_offset=offset, active_length=position)
+        segment = backend.without_index(log.spec, log.tail.segment)
+        segment.bytes.truncate(position)
+        scan = _TailScan(log.spec, backend, segment, None)
+        scan.run(position)
+        scan.finish()
+        log.restart(scan.tail)
+        forget_deletions_beyond_end(log, state)
+    finally:
+        log.cut_count += 1
 
 
 def forget_deletions_beyond_end(log: ShardLog, state: ShardState | None) -> None:

@@ -18,11 +18,12 @@ def cut_position(log: ShardLog, offset: int) -> int | None:
     active = view.segments[-1]
     if offset == view.end_offset:
         return None
-    if not active.meta.base_offset <= offset < view.end_offset:
+    first = max(active.meta.base_offset, view.start_offset)
+    if not first <= offset < view.end_offset:
         raise InvalidArgument(
             "offset",
-            f"{offset} is outside the active segment "
-            f"[{active.meta.base_offset}, {view.end_offset}]; sealed segments cannot be cut",
+            f"{offset} is outside the readable part of the active segment "
+            f"[{first}, {view.end_offset}]; sealed segments cannot be cut",
         )
     point = active.index.floor_offset(offset) or Point(active.meta.base_offset, 0)
     scan = SegmentScan(active, point, view.active_length)

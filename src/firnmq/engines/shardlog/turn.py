@@ -27,6 +27,12 @@ class LogTurnHandler:
             log.lock.acquire()
         try:
             self._run_locked(turn, by_log)
+        except BaseException as defect:
+            # Nobody knows how much was staged, so the logs go on from what is on disk.
+            for log in by_log:
+                if log.refusal is None:
+                    log.fail(defect)
+            raise
         finally:
             for log in by_log:
                 log.lock.release()
@@ -93,8 +99,8 @@ class LogTurnHandler:
 
     def _sync_quietly(self, log: ShardLog) -> None:
         """A failed late sync closes the shard; its next writer is told."""
-        if log.refusal is not None:
-            return
+        if log.refusal is not None or not log.has_unsynced:
+            return  # Rolling has synced it, and the new segment may have no file yet.
         try:
             log.sync()
             self._backend.commit([log])

@@ -1,0 +1,126 @@
+"""The codec: decoding against aiokafka's compiled record reader, and the calls of the hot paths.
+
+Decoding is measured on a fetch of half a MiB in batches of a hundred records. Neither side checks
+CRCs, since aiokafka's reader does not do so while it iterates; what ours costs with the CRC is
+reported as well.
+"""
+
+import time
+from collections.abc import Callable
+
+from aiokafka.record._crecords import DefaultRecordBatch
+
+from benchmarks.harness import Bar, Better, Measured, Run, benchmark
+from firnmq.record import (
+    IS_COMPILED,
+    NewRecord,
+    collect,
+    decode,
+    encode,
+    validate_header,
+    walk,
+)
+
+FETCH_BYTES = 512 * 1024
+BATCH_RECORDS = 100
+ROUND_SECONDS = 0.15
+NOW_MS = 1_700_000_000_000
+
+
+def fetch(value_bytes: int) -> list[bytes]:
+    """Batches of `BATCH_RECORDS` keyed records that make up one fetch."""
+    batches: list[bytes] = []
+    while sum(map(len, batches)) < FETCH_BYTES:
+        base_offset = len(batches) * BATCH_RECORDS
+        records = [
+            NewRecord(
+                value=bytes(value_bytes),
+                key=b"key-%08d" % (base_offset + index),
+                timestamp_ms=NOW_MS + index,
+            )
+            for index in range(BATCH_RECORDS)
+        ]
+        batches.append(bytes(encode(records, now_ms=NOW_MS, base_offset=base_offset)))
+    return batches
+
+
+def per_second(call: Callable[[], object], count: int) -> float:
+    """How many millions of `count` things per call are done in a second."""
+    return count / seconds(call) / 1e6
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Mean time of a call within one round."""
+    calls = 0
+    start = time.perf_counter()
+    while True:
+        call()
+        calls += 1
+        elapsed = time.perf_counter() - start
+        if elapsed >= ROUND_SECONDS:
+            return elapsed / calls
+
+
+def decode_against_aiokafka(run: Run, value_bytes: int) -> Measured:
+    batches = fetch(value_bytes)
+    count = len(batches) * BATCH_RECORDS
+    assert len(decode(batches)) == count
+
+    def theirs() -> None:
+        for batch in batches:
+            for record in DefaultRecordBatch(batch):
+                _ = record.offset, record.timestamp, record.key, record.value
+
+    with_crc = max(per_second(lambda: decode(batches), count) for _ in range(5))
+    return run.alternate(
+        ours=lambda: per_second(lambda: decode(batches, verify=False), count),
+        baseline=lambda: per_second(theirs, count),
+        rounds=9,
+        extra={"with_crc": with_crc, "compiled": str(IS_COMPILED)},
+    )
+
+
+@benchmark("codec_decode_100b", unit="M records/s", bar=Bar.ratio_at_least(5))
+def codec_decode_100b(run: Run) -> Measured:
+    return decode_against_aiokafka(run, 100)
+
+
+@benchmark("codec_decode_1kib", unit="M records/s", bar=Bar.ratio_at_least(5))
+def codec_decode_1kib(run: Run) -> Measured:
+    return decode_against_aiokafka(run, 1024)
+
+
+@benchmark("codec_encode", unit="µs", bar=Bar.value_at_most(40), better=Better.LOWER)
+def codec_encode(run: Run) -> Measured:
+    """A hundred records of 1 KiB into a batch."""
+    records = [NewRecord(value=bytes(1024)) for _ in range(100)]
+    return run.repeat(lambda: 1e6 * seconds(lambda: encode(records, now_ms=NOW_MS)))
+
+
+@benchmark("codec_collect", unit="µs", bar=Bar.value_at_most(150), better=Better.LOWER)
+def codec_collect(run: Run) -> Measured:
+    """Keys and tags of a thousand records with one of each."""
+    records = [
+        NewRecord(value=bytes(100), key=b"key-%d" % index, tags=(f"tag-{index % 50}",))
+        for index in range(1_000)
+    ]
+    batch = bytes(encode(records, now_ms=NOW_MS))
+    return run.repeat(lambda: 1e6 * seconds(lambda: collect(batch)))
+
+
+@benchmark("codec_walk", unit="µs", better=Better.LOWER)
+def codec_walk(run: Run) -> Measured:
+    """The headers of a MiB in ten batches, without CRC as for raw reads."""
+    records = [NewRecord(value=bytes(1024)) for _ in range(100)]
+    buffer = bytes(encode(records, now_ms=NOW_MS)) * 10
+    with_crc = 1e6 * min(seconds(lambda: walk(buffer)) for _ in range(5))
+    return run.repeat(
+        lambda: 1e6 * seconds(lambda: walk(buffer, verify=False)), extra={"with_crc": with_crc}
+    )
+
+
+@benchmark("codec_validate_header", unit="µs", better=Better.LOWER)
+def codec_validate_header(run: Run) -> Measured:
+    """What every produced batch of 100 KiB is put through, CRC included."""
+    batch = bytes(encode([NewRecord(value=bytes(1024)) for _ in range(100)], now_ms=NOW_MS))
+    return run.repeat(lambda: 1e6 * seconds(lambda: validate_header(batch)))

@@ -1,0 +1,5 @@
+"""The `firn` command."""
+
+from firnmq.cli.main import main
+
+__all__ = ["main"]

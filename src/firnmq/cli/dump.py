@@ -1,0 +1,201 @@
+"""`firn dump`: the batches of a segment file, readable, without a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import click
+
+from firnmq.cli.console import count, json_option, print_json, safe_text, time_text
+
+if TYPE_CHECKING:
+    from firnmq.record import BatchEntry, Record
+
+_CHUNK_BYTES = 1024 * 1024
+_TRUNCATED = "truncated"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--records", "with_records", is_flag=True, help="Show the records too.")
+@json_option
+@click.pass_context
+def dump(ctx: click.Context, file: Path, with_records: bool, as_json: bool) -> None:
+    """Show the batches of a segment file.
+
+    Needs no data directory and changes nothing. Stops at the first bytes that are no batch, says
+    where and why, and ends with exit code 1.
+    """
+    batch_count = record_count = 0
+    stop: _Stop | None = None
+    is_gapless = True
+    next_offset: int | None = None
+    with file.open("rb") as source:
+        for found in _batches(source):
+            if isinstance(found, _Stop):
+                stop = found
+                break
+            is_gap = next_offset not in (None, found.entry.base_offset)
+            is_gapless = is_gapless and not is_gap
+            next_offset = found.entry.last_offset + 1
+            batch_count += 1
+            record_count += found.entry.record_count
+            stop = _show(found, with_records=with_records, as_json=as_json, is_gap=is_gap)
+            if stop is not None:
+                break
+    if not as_json:
+        summary = f"{count(batch_count, 'batch')}, {count(record_count, 'record')}"
+        click.echo(summary + ("" if is_gapless else "; offsets do not follow each other"))
+    if stop is not None:
+        _show_stop(stop, file, as_json=as_json)
+    if stop is not None or not is_gapless:
+        ctx.exit(1)
+
+
+class _Batch(NamedTuple):
+    position: int
+    entry: BatchEntry
+    data: bytes
+
+
+class _Stop(NamedTuple):
+    """Why and where the file could not be read on."""
+
+    position: int
+    rest_bytes: int
+    reason: str
+
+
+def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop]:
+    from firnmq.record import walk
+
+    size = Path(source.name).stat().st_size
+    pending = bytearray()
+    position = needed = 0
+    while True:
+        chunk = source.read(max(_CHUNK_BYTES, needed - len(pending)))
+        pending += chunk
+        found = walk(pending, verify=True)
+        for entry in found.headers:
+            data = bytes(memoryview(pending)[entry.position : entry.position + entry.size])
+            yield _Batch(position + entry.position, entry, data)
+        del pending[: found.valid_end]
+        position += found.valid_end
+        needed = found.needed_bytes
+        if found.reason not in (None, _TRUNCATED):
+            yield _Stop(position, size - position, found.reason)
+            return
+        if not chunk:
+            if pending:
+                reason = f"the last batch needs {needed:,} bytes and is cut off"
+                yield _Stop(position, size - position, reason)
+            return
+
+
+def _show(found: _Batch, *, with_records: bool, as_json: bool, is_gap: bool) -> _Stop | None:
+    """Shows one batch; a reason to stop if its records cannot be read."""
+    from firnmq.errors import Corruption
+
+    fields = _fields(found, is_gap)
+    records: list[Record] = []
+    stop = None
+    if with_records:
+        try:
+            records = _records(found.data)
+        except Corruption as error:
+            stop = _Stop(found.position, len(found.data), f"its records: {error.reason}")
+    if as_json:
+        if with_records:
+            fields["records"] = [_record_document(record) for record in records]
+        print_json(fields)
+        return stop
+    click.echo(_line(fields))
+    for record in records:
+        tags = "".join(f"  #{safe_text(tag)}" for tag in record.tags)
+        moment = time_text(record.timestamp_ms)
+        key, value = safe_text(record.key), safe_text(record.value)
+        click.echo(f"    {record.offset}  {moment}  {key}  {value}{tags}")
+    return stop
+
+
+def _records(batch: bytes) -> list[Record]:
+    from firnmq.record import Selection, decode
+
+    return decode([batch], Selection(include_control=True), verify=False).records()
+
+
+def _record_document(record: Record) -> dict[str, object]:
+    from firnmq.cli.records import Placed, to_document
+    from firnmq.config import TopicConfig
+
+    document = to_document(Placed("", 0, record), TopicConfig())
+    del document["topic"], document["shard"]  # A file by itself does not tell.
+    return document
+
+
+def _fields(found: _Batch, is_gap: bool) -> dict[str, object]:
+    from firnmq.record import parse_header
+
+    header = parse_header(found.data)
+    return {
+        "position": found.position,
+        "size_bytes": len(found.data),
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "record_count": header.record_count,
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "compression": _compression(header.attributes),
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+        "leader_epoch": header.leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "crc": f"{header.crc:08x}",
+        "is_after_gap": is_gap,
+    }
+
+
+def _compression(attributes: int) -> str:
+    from firnmq.record import Compression
+    from firnmq.record.batch import ATTRIBUTE_CODEC
+
+    number = attributes & ATTRIBUTE_CODEC
+    return Compression(number).name.lower() if number <= max(Compression) else f"codec {number}"
+
+
+def _line(fields: dict[str, object]) -> str:
+    parts = [
+        f"byte {fields['position']:,}",
+        f"{fields['size_bytes']:,} bytes",
+        f"offsets {fields['base_offset']} to {fields['last_offset']}",
+        f"records {fields['record_count']}",
+        f"newest {time_text(int(str(fields['max_timestamp'])))}",
+        f"compression {fields['compression']}",
+        f"epoch {fields['leader_epoch']}",
+        f"crc {fields['crc']}",
+    ]
+    if fields["producer_id"] != -1:
+        parts.append(
+            f"producer {fields['producer_id']}/{fields['producer_epoch']} "
+            f"from {fields['base_sequence']}"
+        )
+    for name in ("is_transactional", "is_control", "is_after_gap"):
+        if fields[name]:
+            parts.append(name.removeprefix("is_").replace("_", " "))
+    return "  ".join(parts)
+
+
+def _show_stop(stop: _Stop, file: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {"stopped_at": stop.position, "rest_bytes": stop.rest_bytes, "reason": stop.reason}
+        )
+    click.echo(
+        f"error: {file} at byte {stop.position:,}: {stop.reason}; "
+        f"{stop.rest_bytes:,} bytes from there on are not shown",
+        err=True,
+    )

@@ -1,0 +1,199 @@
+"""Checks what is stored: every batch, every segment's CRC, the chain, and all indexes both ways.
+
+Nothing is repaired and nothing is opened for use, so that a damaged tail is seen as it is and not
+as recovery would leave it. Bytes come straight from where a segment keeps them, index entries
+straight from the key-value store. Nobody may write to the shard meanwhile.
+
+At most one batch and `ENTRIES_PER_PASS` index entries are in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+
+from firnmq.config import StorageType
+from firnmq.disk import Family, KeyValueStore
+from firnmq.engines.durable import ByteLayout
+from firnmq.engines.findings import Finding, FindingKind, Notes, Verification
+from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
+from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.verify_segment import SegmentCheck, bytes_to_check
+from firnmq.errors import Corruption
+from firnmq.index import RocksSegmentIndex
+from firnmq.index.layout import PREFIX
+
+__all__ = ["Finding", "FindingKind", "Progress", "Verification", "Verifier"]
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes there are."""
+
+
+class Verifier:
+    """Checks shards of one data directory."""
+
+    def __init__(
+        self,
+        *,
+        kv: KeyValueStore,
+        state: ShardState,
+        layouts: Mapping[str, ByteLayout],
+        directory: Path,
+        memory_log: Callable[[str], ShardLog],
+    ) -> None:
+        """`layouts` by storage type; `directory` holds the segment files of all shards;
+        `memory_log` gives the log of a memory shard, which is nowhere but in the process."""
+        self._kv = kv
+        self._state = state
+        self._layouts = layouts
+        self._directory = directory
+        self._memory_log = memory_log
+
+    def verify(self, shard: str, progress: Progress | None = None) -> Verification:
+        """Checks one shard; a shard that is not there is a finding too."""
+        notes = Notes(shard)
+        specs = {spec.name: spec for spec in self._state.shards()}
+        if shard not in specs:
+            notes.add(FindingKind.CHAIN, "the topic has this shard, the store has not", "state")
+            return notes.verification(0)
+        spec = specs[shard]
+        try:
+            segments = self._segments(spec)
+            known = {meta.seq: meta for meta in self._state.chain(spec.uid)}
+        except Corruption as error:
+            notes.add(FindingKind.CHAIN, error.reason, error.where)
+            return notes.verification(0)
+        live = [s for s in segments if s.meta.state is not SegmentState.DELETED]
+        is_memory = spec.config.storage_type == StorageType.MEMORY.value
+        self._check_tiling(spec, live, notes, needs_active=not is_memory)
+        total = sum(bytes_to_check(segment) for segment in live)
+        done = 0
+        end_offset = live[-1].meta.base_offset if live else 0
+        for segment in live:
+            check = SegmentCheck(spec, segment, self._kv, notes)
+            for size in check.run():
+                done += size
+                if progress is not None:
+                    progress(done, max(total, done))
+            end_offset = check.end_offset
+        first_offset = live[0].meta.base_offset if live else 0
+        self._check_bounds(spec, notes, first_offset, end_offset, is_memory=is_memory)
+        self._check_strays(spec, segments, known, notes)
+        return notes.verification(len(live))
+
+    def size_bytes(self, shard: str) -> int:
+        """Bytes that checking the shard will read, for a progress bar over many shards."""
+        for spec in self._state.shards():
+            if spec.name == shard:
+                try:
+                    return sum(map(bytes_to_check, self._segments(spec)))
+                except Corruption:
+                    return 0  # Checking it will say so.
+        return 0
+
+    def stray_directories(self) -> Iterator[Finding]:
+        """Directories among the segment files that belong to no shard."""
+        names = {spec.name for spec in self._state.shards()}
+        if not self._directory.is_dir():
+            return
+        for path in sorted(self._directory.iterdir()):
+            if path.name not in names:
+                yield Finding(
+                    shard=path.name,
+                    segment_seq=None,
+                    where=str(path),
+                    position=None,
+                    kind=FindingKind.ORPHAN,
+                    message="belongs to no shard",
+                )
+
+    # A shard as a whole -------------------------------------------------------------------------
+
+    def _segments(self, spec: ShardSpec) -> list[Segment]:
+        if spec.config.storage_type == StorageType.MEMORY.value:
+            return list(self._memory_log(spec.name).view.segments)
+        layout = self._layouts[spec.config.storage_type]
+        return [
+            Segment(
+                meta,
+                layout.open_bytes(spec, meta),
+                RocksSegmentIndex(self._kv, spec.uid, meta.seq),
+            )
+            for meta in self._state.chain(spec.uid)
+        ]
+
+    def _check_tiling(
+        self, spec: ShardSpec, live: list[Segment], notes: Notes, *, needs_active: bool
+    ) -> None:
+        where = f"state of {spec.name}"
+        active = [s.meta.seq for s in live if s.meta.state is SegmentState.ACTIVE]
+        is_written = bool(live) or self._state.start_offset(spec.uid) > 0
+        if needs_active and is_written and active != [live[-1].meta.seq if live else None]:
+            notes.add(FindingKind.CHAIN, "the chain does not end in one active segment", where)
+        for before, after in pairwise(segment.meta for segment in live):
+            if before.end_offset != after.base_offset:
+                what = "gap" if before.end_offset < after.base_offset else "overlap"
+                notes.add(
+                    FindingKind.CHAIN,
+                    f"{what}: segment {before.seq} ends at offset {before.end_offset}, "
+                    f"segment {after.seq} begins at {after.base_offset}",
+                    where,
+                    seq=after.seq,
+                )
+
+    def _check_bounds(
+        self,
+        spec: ShardSpec,
+        notes: Notes,
+        first_offset: int,
+        end_offset: int,
+        *,
+        is_memory: bool,
+    ) -> None:
+        where = f"state of {spec.name}"
+        start = self._state.start_offset(spec.uid)
+        if not is_memory and not first_offset <= start <= end_offset:
+            text = f"the shard starts at {start}, its segments hold [{first_offset}, {end_offset})"
+            notes.add(FindingKind.CHAIN, text, where)
+        for offset in sorted(self._state.holes(spec.uid)):
+            if not start <= offset < end_offset:
+                text = f"offset {offset} is noted as deleted, outside [{start}, {end_offset})"
+                notes.add(FindingKind.DELETION, text, where)
+        for key, below in sorted(self._state.dead_keys(spec.uid).items()):
+            if below > end_offset:
+                name = key.decode("utf-8", "backslashreplace")
+                text = f"key {name!r} is deleted below {below}, beyond the end {end_offset}"
+                notes.add(FindingKind.DELETION, text, where)
+
+    def _check_strays(
+        self,
+        spec: ShardSpec,
+        segments: list[Segment],
+        known: Mapping[int, SegmentMeta],
+        notes: Notes,
+    ) -> None:
+        """Files, rows and index entries that no segment accounts for."""
+        places = {segment.bytes.where for segment in segments}
+        directory = self._directory / spec.name
+        if directory.is_dir():
+            for path in sorted(directory.iterdir()):
+                if str(path) not in places:
+                    text = f"{path.stat().st_size:,} bytes that belong to no segment"
+                    notes.add(FindingKind.ORPHAN, text, str(path))
+        for family in (Family.INDEX, Family.MESSAGES):
+            for seq in self._stored_seqs(family, spec.uid):
+                if seq not in known:
+                    text = f"entries of segment {seq}, which the shard does not have"
+                    notes.add(FindingKind.ORPHAN, text, f"{family.value} family", seq=seq)
+
+    def _stored_seqs(self, family: Family, uid: int) -> Iterator[int]:
+        """Segments that have entries in a family: one look per segment, not per entry."""
+        lower, upper = PREFIX.pack(uid, 0, 0)[:8], PREFIX.pack(uid + 1, 0, 0)[:8]
+        while found := self._kv.items(family, lower, upper, 1):
+            seq: int = PREFIX.unpack(found[0][0][:8] + b"\x00")[1]
+            yield seq
+            if seq == 2**32 - 1:
+                return
+            lower = PREFIX.pack(uid, seq + 1, 0)[:8]

@@ -1,0 +1,410 @@
+"""Checks one segment: its bytes from first to last, then its checkpoint and its indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from firnmq.disk import KeyValueStore
+from firnmq.disk.files import Buffer
+from firnmq.engines.findings import FindingKind, Notes
+from firnmq.engines.layouts.partition_per_file import FileBytes
+from firnmq.engines.segments import Medium, Segment, SegmentGone, SegmentState
+from firnmq.engines.shardlog.append import terms_of
+from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
+from firnmq.engines.state import ShardSpec
+from firnmq.engines.verify_index import (
+    ENTRIES_PER_PASS,
+    Difference,
+    Entry,
+    Expected,
+    compare,
+    stored_entries,
+)
+from firnmq.errors import Corruption
+from firnmq.index import (
+    Checkpoint,
+    IndexBuilder,
+    MemorySegmentIndex,
+    RocksIndexEntries,
+    RocksSegmentIndex,
+)
+from firnmq.record import (
+    BATCH_BYTES_MAX,
+    HEADER_BYTES,
+    BatchEntry,
+    collect,
+    crc32c,
+    parse_header,
+    walk,
+)
+from firnmq.record.batch import MAGIC
+
+OFFSET_GAP = "offset gap"
+"""What `walk` says of a batch that does not begin where its predecessor ends."""
+_JUDGED_BYTES = 17
+"""A batch's first bytes, up to the one that is the same in all: a bad batch's length is believed
+if that byte stands where it says the next one begins."""
+_INDEX_KINDS = {
+    Difference.MISSING: FindingKind.INDEX_MISSING,
+    Difference.EXTRA: FindingKind.INDEX_EXTRA,
+    Difference.DIFFERENT: FindingKind.INDEX_DIFFERENT,
+}
+
+
+class _Reached:
+    """The running state of a segment at one batch border."""
+
+    __slots__ = ("max_timestamp", "next_offset", "records_since_point")
+
+    def __init__(self, next_offset: int, builder: IndexBuilder) -> None:
+        self.next_offset = next_offset
+        self.max_timestamp = builder.max_timestamp
+        self.records_since_point = builder.records_since_point
+
+
+class SegmentCheck:
+    """Reads one segment from its first byte to its last and compares it with what is noted."""
+
+    def __init__(self, spec: ShardSpec, segment: Segment, kv: KeyValueStore, notes: Notes) -> None:
+        self._spec = spec
+        self._segment = segment
+        self._meta = segment.meta
+        self._where = segment.bytes.where
+        self._kv = kv
+        self._notes = notes
+        self._is_sealed = segment.meta.state is SegmentState.SEALED
+        self._checkpoint = self._stored_checkpoint()
+        self._length = segment.bytes.length()
+        self._limit = min(self._length, self._meta.length) if self._is_sealed else self._length
+        self._crc_end = self._noted_length()
+        self._crc = 0
+        self._builder = IndexBuilder()
+        self._reached: _Reached | None = None
+        self._is_walked = True
+        """Every batch so far was good: what the indexes must hold is known."""
+        self._gave_up = False
+        self.end_offset = segment.meta.base_offset
+
+    def run(self) -> Iterator[int]:
+        """Checks everything; yields the number of bytes read, now and then."""
+        if not self._check_length():
+            return
+        expected = Expected()
+        yield from self._walk(expected)
+        self._check_crc()
+        if self._is_sealed:
+            self._check_seal()
+        self._check_checkpoint()
+        if self._is_walked:
+            yield from self._check_index(expected)
+        self._notes.entry_count += expected.produced_count
+        if not self._is_walked:
+            # What the damage hides is no reason to doubt what is noted about the shard.
+            self.end_offset = max(self.end_offset, self._noted_end_offset())
+
+    def _note(self, kind: FindingKind, message: str, position: int | None = None) -> None:
+        self._notes.add(kind, message, self._where, seq=self._meta.seq, position=position)
+
+    # What is noted about the segment ------------------------------------------------------------
+
+    def _stored_checkpoint(self) -> Checkpoint | None:
+        index = self._segment.index
+        return index.checkpoint() if isinstance(index, RocksSegmentIndex) else None
+
+    def _noted_length(self) -> int:
+        """Bytes whose CRC is noted somewhere."""
+        if self._is_sealed:
+            return self._meta.length
+        return 0 if self._checkpoint is None else self._checkpoint.position
+
+    def _noted_end_offset(self) -> int:
+        if self._is_sealed:
+            return self._meta.end_offset
+        return self._meta.base_offset if self._checkpoint is None else self._checkpoint.next_offset
+
+    def _check_length(self) -> bool:
+        """Whether there are bytes to read."""
+        noted, length = self._noted_length(), self._length
+        content = self._segment.bytes
+        if noted and isinstance(content, FileBytes) and not Path(self._where).exists():
+            self._note(FindingKind.FILE_MISSING, f"is not there; {noted:,} bytes are lost")
+            self.end_offset = self._noted_end_offset()
+            return False
+        if length < noted:
+            text = f"has {length:,} bytes, {noted:,} were written and synced"
+            self._note(FindingKind.LENGTH, text, length)
+        elif self._is_sealed and length > noted:
+            text = f"has {length:,} bytes, {length - noted:,} more than when it was sealed"
+            self._note(FindingKind.LENGTH, text, noted)
+        return True
+
+    # Bytes and batches --------------------------------------------------------------------------
+
+    def _chunks(self) -> Iterator[Buffer]:
+        """The segment's bytes in order, up to what is noted of a sealed one."""
+        limit, position = self._limit, 0
+        while position < limit:
+            try:
+                buffers = self._segment.bytes.read(position, min(CHUNK_BYTES, limit - position))
+            except SegmentGone:
+                buffers = []
+            except OSError as error:
+                self._note(FindingKind.UNREADABLE, str(error), position)
+                self._is_walked = False
+                return
+            got = sum(map(len, buffers))
+            if not got:
+                self._note(FindingKind.LENGTH, "nothing can be read from here on", position)
+                self._is_walked = False
+                return
+            for buffer in buffers:
+                yield buffer[: limit - position]
+                position += len(buffer)
+
+    def _walk(self, expected: Expected) -> Iterator[int]:
+        pending = bytearray()
+        position = 0
+        """Of the first byte of `pending` in the segment."""
+        needed = 0
+        for buffer in self._chunks():
+            self._notes.checked_bytes += len(buffer)
+            self._add_crc(buffer, position + len(pending))
+            pending += buffer
+            if not self._gave_up and len(pending) >= needed:
+                taken, needed = self._take_batches(pending, position, expected)
+                del pending[:taken]
+                position += taken
+            if self._gave_up:
+                position += len(pending)
+                pending.clear()
+            yield len(buffer)
+        if pending and not self._gave_up:
+            self._bad_end(position, len(pending))
+        if self._length == 0:
+            self._mark(0)
+
+    def _take_batches(
+        self, pending: bytearray, position: int, expected: Expected
+    ) -> tuple[int, int]:
+        """Takes whole batches; returns the bytes taken and the bytes the next one needs."""
+        taken = 0
+        while True:
+            found = walk(pending, taken, None, expected_offset=self.end_offset, verify=True)
+            for entry in found.headers:
+                self._mark(position + entry.position)
+                self._take(pending, entry, position, expected)
+            taken = found.valid_end
+            self._mark(position + taken)
+            if found.reason is None:
+                return taken, 0
+            if found.reason == TRUNCATED:
+                return taken, found.needed_bytes
+            at = position + taken
+            if self._is_tail(at):
+                self._bad_end(at, self._length - at)
+                self._gave_up = True
+                return taken, 0
+            wanted = min(parse_header(pending, taken).size_bytes + _JUDGED_BYTES, self._limit - at)
+            if len(pending) - taken < wanted <= BATCH_BYTES_MAX:
+                return taken, wanted  # Only what stands behind it tells whether its end is one.
+            skipped = self._step_over(pending, taken, at, found.reason)
+            if skipped == 0:
+                return taken, 0
+            taken += skipped
+
+    def _take(
+        self, pending: bytearray, entry: BatchEntry, position: int, expected: Expected
+    ) -> None:
+        at = position + entry.position
+        self._notes.batch_count += 1
+        self._notes.record_count += entry.record_count
+        self.end_offset = entry.last_offset + 1
+        try:
+            entries = self._entries_of(_batch(pending, entry), entry, at, self._builder)
+        except Corruption as error:
+            self._bad_batch(at, error.reason)
+            return
+        expected.add(entries, is_required=self._checkpoint_covers(entry.base_offset))
+
+    def _entries_of(
+        self, batch: bytes, entry: BatchEntry, at: int, builder: IndexBuilder
+    ) -> list[Entry]:
+        terms = terms_of(batch, self._spec.config)
+        if terms is None:
+            collect(batch)  # No index wants its records, but they must still be records.
+        sink = RocksIndexEntries(self._spec.uid, self._meta.seq)
+        builder.add(
+            sink,
+            position=at,
+            base_offset=entry.base_offset,
+            record_count=entry.record_count,
+            max_timestamp=entry.max_timestamp,
+            terms=terms,
+        )
+        return sink.entries
+
+    def _step_over(self, pending: bytearray, taken: int, at: int, reason: str) -> int:
+        """Goes on behind a bad batch if its length can be believed; returns its size, else 0."""
+        header = parse_header(pending, taken)
+        size = header.size_bytes
+        end = taken + size
+        is_size_right = at + size == self._limit or (
+            size >= HEADER_BYTES
+            and end + _JUDGED_BYTES <= len(pending)
+            and pending[end + _JUDGED_BYTES - 1] == MAGIC
+        )
+        if not is_size_right:
+            self._bad_batch(at, f"{reason}; where the next batch begins cannot be told")
+            self._gave_up = True
+            return 0
+        text = f"{reason}: the batch says it holds offsets {header.base_offset} to "
+        text += f"{header.last_offset}, expected was one from {self.end_offset} on"
+        self._bad_batch(at, text)
+        if reason == OFFSET_GAP and self.end_offset < header.base_offset:
+            self.end_offset = header.base_offset
+        self.end_offset += max(header.last_offset_delta, 0) + 1
+        return size
+
+    def _bad_batch(self, position: int, reason: str) -> None:
+        if self._is_walked:
+            reason += " (the segment's indexes are not compared)"
+        self._is_walked = False
+        self._note(FindingKind.BATCH, reason, position)
+
+    def _bad_end(self, position: int, size: int) -> None:
+        if self._is_tail(position):
+            text = (
+                f"the last {size:,} bytes are no batch: a write that a crash interrupted, or "
+                "damage; the next opening for use removes them"
+            )
+            self._note(FindingKind.TORN_TAIL, text, position)
+        else:
+            self._bad_batch(position, f"a batch goes beyond the end, of which {size:,} bytes exist")
+
+    def _is_tail(self, position: int) -> bool:
+        """Whether it is beyond what is noted as synced, where a crash may leave anything."""
+        return not self._is_sealed and self._is_durable and position >= self._crc_end
+
+    @property
+    def _is_durable(self) -> bool:
+        return isinstance(self._segment.index, RocksSegmentIndex)
+
+    def _checkpoint_covers(self, base_offset: int) -> bool:
+        if self._is_sealed or not self._is_durable:
+            return True
+        return self._checkpoint is not None and base_offset < self._checkpoint.indexed_upto
+
+    def _add_crc(self, buffer: Buffer, position: int) -> None:
+        if position < self._crc_end:
+            self._crc = crc32c(memoryview(buffer)[: self._crc_end - position], self._crc)
+
+    def _mark(self, position: int) -> None:
+        if self._checkpoint is not None and position == self._checkpoint.position:
+            self._reached = _Reached(self.end_offset, self._builder)
+
+    # What was found against what is noted -------------------------------------------------------
+
+    def _check_crc(self) -> None:
+        noted = None
+        if self._is_sealed:
+            noted, when = self._meta.crc, "when it was sealed"
+        elif self._checkpoint is not None:
+            noted, when = self._checkpoint.crc, f"for its first {self._crc_end:,} bytes"
+        if noted is not None and noted != self._crc:
+            text = f"the CRC32C of its bytes is {self._crc:08x}, noted {when} was {noted:08x}"
+            self._note(FindingKind.SEGMENT_CRC, text)
+
+    def _check_seal(self) -> None:
+        meta = self._meta
+        if self._gave_up or self._length < meta.length:
+            return  # Said already; the rest follows from it.
+        if self._is_walked and self.end_offset != meta.end_offset:
+            text = f"its batches end at offset {self.end_offset}, noted is {meta.end_offset}"
+            self._note(FindingKind.CHAIN, text)
+        if self._is_walked and self._builder.max_timestamp != meta.max_timestamp:
+            newest = self._builder.max_timestamp
+            text = f"its newest record is of {newest} ms, noted is {meta.max_timestamp} ms"
+            self._note(FindingKind.CHAIN, text)
+
+    def _check_checkpoint(self) -> None:
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            if self._is_sealed and self._is_durable and self._meta.medium is Medium.NATIVE:
+                self._note(FindingKind.CHECKPOINT, "a sealed segment's checkpoint is missing")
+            return
+        if self._is_sealed and (checkpoint.position, checkpoint.crc) != (
+            self._meta.length,
+            self._meta.crc,
+        ):
+            self._note(FindingKind.CHECKPOINT, "the checkpoint is not at the sealed end")
+        if not self._is_walked or self._length < checkpoint.position:
+            return
+        reached = self._reached
+        if reached is None:
+            text = f"the checkpoint at byte {checkpoint.position:,} is at no batch's border"
+            self._note(FindingKind.CHECKPOINT, text, checkpoint.position)
+            return
+        for name in _Reached.__slots__:
+            found, noted = getattr(reached, name), getattr(checkpoint, name)
+            if found != noted:
+                text = f"{name} is {found} by the data, the checkpoint says {noted}"
+                self._note(FindingKind.CHECKPOINT, text, checkpoint.position)
+        if checkpoint.indexed_upto > self.end_offset:
+            text = (
+                f"indexed up to offset {checkpoint.indexed_upto}, the data end at "
+                f"{self.end_offset}; the next opening for use indexes the segment anew"
+            )
+            self._note(FindingKind.CHECKPOINT, text)
+
+    # Indexes ------------------------------------------------------------------------------------
+
+    def _check_index(self, expected: Expected) -> Iterator[int]:
+        if not expected.is_overfull:
+            self._compare(expected)
+            return
+        part_count = expected.produced_count // ENTRIES_PER_PASS + 1
+        for part in range(part_count):
+            some = Expected(part, part_count)
+            self._produce(some)
+            self._compare(some)
+            yield 0
+
+    def _produce(self, expected: Expected) -> None:
+        """Goes once more through batches that were all found good."""
+        builder = IndexBuilder()
+        pending = bytearray()
+        position = 0
+        for buffer in self._chunks():
+            pending += buffer
+            found = walk(pending, 0, None, verify=False, max_batch_bytes=BATCH_BYTES_MAX)
+            for entry in found.headers:
+                at = position + entry.position
+                entries = self._entries_of(_batch(pending, entry), entry, at, builder)
+                covered = self._checkpoint_covers(entry.base_offset)
+                expected.add(entries, is_required=covered)
+            del pending[: found.valid_end]
+            position += found.valid_end
+
+    def _compare(self, expected: Expected) -> None:
+        for difference, message in compare(expected, self._stored()):
+            self._note(_INDEX_KINDS[difference], message)
+
+    def _stored(self) -> Iterator[Entry]:
+        index = self._segment.index
+        if isinstance(index, MemorySegmentIndex):
+            sink = RocksIndexEntries(self._spec.uid, self._meta.seq)
+            index.replay(sink)
+            return iter(sink.entries)
+        return stored_entries(self._kv, self._spec.uid, self._meta.seq)
+
+
+def _batch(pending: bytearray, entry: BatchEntry) -> bytes:
+    """A copy, since bytes that are being looked at could not be removed from the buffer."""
+    return bytes(memoryview(pending)[entry.position : entry.position + entry.size])
+
+
+def bytes_to_check(segment: Segment) -> int:
+    if segment.meta.state is SegmentState.SEALED:
+        return segment.meta.length
+    return segment.bytes.length()

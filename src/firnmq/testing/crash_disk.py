@@ -1,0 +1,156 @@
+"""A disk that forgets what was not synced.
+
+`CrashFiles` and `CrashKeyValueStore` do their work on a real directory and keep note of what has
+been synced. At a chosen operation they write what a power cut at that moment would leave into
+another directory, from which a store can then be opened.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+
+from firnmq.disk import FileCache, KeyValueStore
+from firnmq.disk.files import Buffer
+
+SECTOR_BYTES = 512
+"""What a disk writes whole or not at all."""
+
+
+class Fate(Enum):
+    """What becomes of bytes that were written and not synced."""
+
+    LOST = "lost"
+    PREFIX = "prefix"
+    """Some of them are there, from the first on, and the file ends after them."""
+    TORN = "torn"
+    """Any sector may be there or not; one that is not reads as before, or as zeros."""
+
+
+class PowerCut:
+    """The moment of the cut: which operation it comes before, and where its remains go."""
+
+    def __init__(self, source: Path, remains: Path, *, after: int, rng: random.Random) -> None:
+        self._source = source
+        self._remains = remains
+        self._countdown = after
+        self._rng = rng
+        self.lock = threading.RLock()
+        """Held during every change of a file, so that the cut comes between two of them."""
+        self._files = {str(path): path.read_bytes() for path in source.glob("segments/*/*")}
+        self._log_bytes = self.database_logs()
+        self.has_come = False
+
+    def step(self) -> None:
+        """Called before every change of the disk."""
+        if self._countdown == 0 and not self.has_come:
+            self.happen()
+        self._countdown -= 1
+
+    def happen(self) -> None:
+        """Writes what is left."""
+        self.has_come = True
+        self._remains.mkdir(parents=True)
+        for name, synced in self._files.items():
+            path = Path(name)
+            if not path.exists():
+                continue  # Removed with its directory.
+            target = self._remains / path.relative_to(self._source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(self._survivors(synced, path.read_bytes()))
+        self._copy_database()
+
+    def note_synced(self, path: str) -> None:
+        """What the file holds now is on the device."""
+        self._files[path] = Path(path).read_bytes()
+
+    def note_removed(self, path: str) -> None:
+        self._files.pop(path, None)
+
+    def database_logs(self) -> dict[str, int]:
+        """RocksDB's write-ahead logs with their lengths."""
+        return {path.name: path.stat().st_size for path in (self._source / "db").glob("*.log")}
+
+    def note_logs_synced(self, lengths: dict[str, int]) -> None:
+        self._log_bytes.update(lengths)
+
+    def _survivors(self, synced: bytes, written: bytes) -> bytes:
+        fate = self._rng.choice(tuple(Fate))
+        if fate is Fate.LOST or written == synced:
+            return synced
+        if fate is Fate.PREFIX:
+            shared = min(len(synced), len(written))
+            return written[: self._rng.randrange(shared, len(written) + 1)]
+        left = bytearray(written)
+        before = synced.ljust(len(written), b"\0")
+        for at in range(0, len(written), SECTOR_BYTES):
+            if self._rng.random() < 0.5:
+                left[at : at + SECTOR_BYTES] = before[at : at + SECTOR_BYTES][: len(left) - at]
+        return bytes(left)
+
+    def _copy_database(self) -> None:
+        """Tables and the manifest are synced by RocksDB itself; its logs only when asked to."""
+        target = self._remains / "db"
+        shutil.copytree(self._source / "db", target, ignore=shutil.ignore_patterns("LOCK"))
+        for name, length in self.database_logs().items():
+            copied = min(length, (target / name).stat().st_size)
+            os.truncate(target / name, self._rng.randrange(self._log_bytes.get(name, 0), copied + 1))
+
+
+class CrashFiles(FileCache):
+    """A FileCache that tells the power cut what is synced."""
+
+    def __init__(self, cut: PowerCut, *, open_max: int = 1000) -> None:
+        super().__init__(open_max=open_max)
+        self._cut = cut
+
+    def create(self, path: Path) -> None:
+        with self._cut.lock:
+            self._cut.step()
+            is_new = not path.exists()
+            super().create(path)
+            if is_new:
+                self._cut.note_synced(str(path))
+
+    def write_at(self, path: str, buffers: Sequence[Buffer], position: int) -> int:
+        with self._cut.lock:
+            self._cut.step()
+            return super().write_at(path, buffers, position)
+
+    def sync(self, path: str) -> None:
+        with self._cut.lock:
+            self._cut.step()
+            super().sync(path)
+            self._cut.note_synced(path)
+
+    def truncate(self, path: str, length: int) -> None:
+        with self._cut.lock:
+            self._cut.step()
+            super().truncate(path, length)
+            self._cut.note_synced(path)
+
+    def remove(self, path: str) -> None:
+        with self._cut.lock:
+            self._cut.step()
+            super().remove(path)
+            self._cut.note_removed(path)
+
+
+class CrashKeyValueStore(KeyValueStore):
+    """A KeyValueStore that tells the power cut what is synced."""
+
+    def __init__(self, path: Path, cut: PowerCut) -> None:
+        super().__init__(path)
+        self._cut = cut
+
+    def sync(self) -> None:
+        with self._cut.lock:
+            self._cut.step()
+            lengths = self._cut.database_logs()
+            super().sync()
+            self._cut.note_logs_synced(lengths)

@@ -1,0 +1,164 @@
+"""One store under test, and a handle on a shard that reads as the tests speak of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from firnmq.config import StoreConfig, TopicConfig
+from firnmq.disk import run_blocking
+from firnmq.engines import AdapterOffsetStrategy, Appended, Engine, Page, ShardStatus
+from firnmq.record import NewRecord, Record, decode
+from firnmq.server import LocalStore
+from firnmq.testing import FakeClock
+
+EVERYTHING = 2**31 - 1
+
+
+class Lab:
+    """A data directory with a store on it, one engine of which is under test."""
+
+    def __init__(self, path: Path, storage_type: str, *, config: StoreConfig | None = None) -> None:
+        self.path = path
+        self.storage_type = storage_type
+        self.clock = FakeClock()
+        self.config = config
+        self._names = itertools.count()
+        self.store = self._opened()
+
+    def _opened(self) -> LocalStore:
+        return LocalStore(self.path, config=self.config, clock=self.clock, background=False)
+
+    @property
+    def engine(self) -> Engine:
+        return self.store.engines[self.storage_type]
+
+    def shard(self, options: Mapping[str, object] | None = None) -> Shard:
+        """A new shard of the engine under test."""
+        config = TopicConfig.from_options({"storage.type": self.storage_type, **(options or {})})
+        name = f"shard_{next(self._names)}"
+        self.engine.create_shard(name, config)
+        return Shard(self, name)
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = self._opened()
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class Shard:
+    """A shard by name: it means the same before and after the store was reopened."""
+
+    def __init__(self, lab: Lab, name: str) -> None:
+        self.lab = lab
+        self.name = name
+
+    @property
+    def engine(self) -> Engine:
+        return self.lab.engine
+
+    def append(self, *records: NewRecord) -> Appended:
+        return run_blocking(self.engine.append(self.name, records))
+
+    def append_values(self, *values: bytes) -> Appended:
+        return self.append(*(NewRecord(value=value) for value in values))
+
+    def append_each(self, records: Iterable[NewRecord]) -> None:
+        """Each record by a request of its own, so that each becomes a batch."""
+        for record in records:
+            self.append(record)
+
+    def append_raw(self, *batches: bytes) -> Appended:
+        return run_blocking(self.engine.append_batches(self.name, batches))
+
+    def read(
+        self, offset: int, *, max_records: int = EVERYTHING, max_bytes: int = EVERYTHING
+    ) -> Page:
+        return self.engine.read_by_offset(
+            self.name, offset, max_records=max_records, max_bytes=max_bytes
+        )
+
+    def records(self) -> list[Record]:
+        return self.read(self.start).records()
+
+    def offsets(self) -> list[int]:
+        return [record.offset for record in self.records()]
+
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.records()]
+
+    def raw_records(self, offset: int | None = None, max_bytes: int = EVERYTHING) -> list[Record]:
+        """What the stored batches hold, as a Kafka client would decode them."""
+        start = self.start if offset is None else offset
+        page = self.engine.read_batches(self.name, start, max_bytes=max_bytes)
+        return decode(page.batches).records()
+
+    def raw_offsets(self) -> list[int]:
+        return [record.offset for record in self.raw_records()]
+
+    def by_key(self, key: bytes) -> Record:
+        page = self.engine.read_by_key(self.name, key)
+        (record,) = page.records()
+        return record
+
+    def by_tag(
+        self,
+        tag: str,
+        start_offset: int = 0,
+        *,
+        max_records: int = EVERYTHING,
+        max_bytes: int = EVERYTHING,
+    ) -> Page:
+        return self.engine.read_by_tag(
+            self.name, tag.encode(), start_offset, max_records=max_records, max_bytes=max_bytes
+        )
+
+    def tagged(self, tag: str, start_offset: int = 0) -> list[int]:
+        return [record.offset for record in self.by_tag(tag, start_offset)]
+
+    def at_time(
+        self, timestamp_ms: int, strategy: AdapterOffsetStrategy = AdapterOffsetStrategy.LATEST
+    ) -> int:
+        return self.engine.get_offset_by_timestamp(self.name, timestamp_ms, strategy)
+
+    def delete(self, *offsets: int) -> None:
+        self.engine.delete_by_offset(self.name, offsets)
+
+    def delete_key(self, key: bytes) -> None:
+        self.engine.delete_by_key(self.name, key)
+
+    def delete_before(self, offset: int) -> None:
+        self.engine.delete_records_before(self.name, offset)
+
+    def truncate(self, offset: int) -> None:
+        self.engine.truncate(self.name, offset)
+
+    def roll(self) -> None:
+        self.engine.roll(self.name)
+
+    @property
+    def status(self) -> ShardStatus:
+        return self.engine.status(self.name)
+
+    @property
+    def start(self) -> int:
+        return self.status.start_offset
+
+    @property
+    def end(self) -> int:
+        return self.status.end_offset
+
+    @property
+    def segment_bases(self) -> list[int]:
+        return [segment.base_offset for segment in self.status.segments]
+
+
+def numbered(count: int, *, size: int = 10, **fields: object) -> list[NewRecord]:
+    """Records whose values tell them apart."""
+    return [
+        NewRecord(value=b"%0*d" % (size, number), **fields)  # type: ignore[arg-type]
+        for number in range(count)
+    ]

@@ -1,0 +1,153 @@
+"""`firn topic`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firnmq.config import TopicConfig
+
+
+def test_a_topic_is_created_listed_described_and_deleted(ok, documents, firn) -> None:
+    assert ok("topic", "create", "orders", "--shards", "3") == (
+        "created topic orders: 3 shards, EngineSegment\n"
+    )
+    assert "orders" in ok("topic", "list")
+    text = ok("topic", "describe", "orders")
+    assert "segment.bytes" in text
+    assert "no limit" in text
+    (described,) = documents("topic", "describe", "orders")
+    assert described["options"] == TopicConfig().options()
+    assert [shard["end_offset"] for shard in described["shards"]] == [0, 0, 0]
+    assert ok("topic", "delete", "orders", "--yes") == "deleted topic orders\n"
+    assert documents("topic", "list") == []
+    assert firn("topic", "describe", "orders").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("storage", "kept_by"),
+    [
+        ("memory", "EngineMemory"),
+        ("rocksdb", "EngineRocksDB"),
+        ("segment", "EngineSegment"),
+        ("EngineMemory", "EngineMemory"),
+    ],
+)
+def test_storage_types_have_short_names(documents, storage: str, kept_by: str) -> None:
+    (made,) = documents("topic", "create", "t", "--storage", storage)
+    assert made["storage_type"] == kept_by
+    assert documents("topic", "list") == [made]
+
+
+def test_options_are_taken(documents) -> None:
+    documents(
+        *("topic", "create", "t", "--config", "segment.bytes=4096"),
+        *("--config", "retention.ms=none", "--config", "storage.type=rocksdb"),
+    )
+    (described,) = documents("topic", "describe", "t")
+    assert described["options"]["segment.bytes"] == "4096"
+    assert described["options"]["retention.ms"] is None
+    assert described["storage_type"] == "EngineRocksDB"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["bad name"], "topic name: 'bad name' has characters"),
+        ([".."], "topic name"),
+        (["t", "--shards", "0"], "shards: must be 1 to"),
+        (["t", "--shards", "-3"], "shards: must be 1 to"),
+        (["t", "--storage", "tape"], "no storage type 'tape'"),
+        (["t", "--config", "segment.size=1"], "segment.size: is not a topic option"),
+        (["t", "--config", "segment.bytes=lots"], "segment.bytes: must be a whole number"),
+        (["t", "--config", "segment.bytes=-5"], "segment.bytes: is -5"),
+        (["t", "--storage", "memory", "--config", "storage.type=segment"], "--storage: differs"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(firn, args: list[str], message: str) -> None:
+    result = firn("topic", "create", *args)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: {message}")
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("args", [["bad name"], ["t", "--config", "x=1"]])
+def test_a_mistake_makes_no_data_directory(firn, data: Path, args: list[str]) -> None:
+    assert firn("topic", "create", *args).exit_code == 1
+    assert not data.exists()
+
+
+def test_wrong_usage_is_exit_code_2(firn) -> None:
+    assert firn("topic", "create").exit_code == 2
+    assert firn("topic", "create", "t", "--shards", "many").exit_code == 2
+    result = firn("topic", "create", "t", "--config", "segment.bytes")
+    assert result.exit_code == 2
+    assert "OPTION=VALUE" in result.stderr
+
+
+def test_a_second_topic_of_the_same_name_is_refused_with_a_hint(ok, firn) -> None:
+    ok("topic", "create", "t")
+    result = firn("topic", "create", "t")
+    assert result.exit_code == 1
+    assert "error: topic 't' exists already" in result.stderr
+    assert "hint: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["topic", "list"],
+        ["topic", "describe", "t"],
+        ["topic", "delete", "t", "--yes"],
+        ["read", "t"],
+        ["write", "t", "v"],
+        ["segments", "t"],
+        ["verify"],
+    ],
+)
+def test_a_missing_data_directory_is_said_and_not_made(firn, data: Path, args: list[str]) -> None:
+    result = firn(*args)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: there is no data directory at {data}")
+    assert "hint: " in result.stderr
+    assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["topic", "describe", "nope"],
+        ["topic", "delete", "nope", "--yes"],
+        ["read", "nope"],
+        ["write", "nope", "v"],
+        ["segments", "nope"],
+        ["verify", "nope"],
+    ],
+)
+def test_an_unknown_topic_is_said_with_a_hint(ok, firn, args: list[str]) -> None:
+    ok("topic", "create", "t")
+    result = firn(*args)
+    assert result.exit_code == 1
+    assert "error: no topic 'nope'" in result.stderr
+    assert "firn topic list" in result.stderr
+
+
+def test_deleting_asks_first(ok, firn, documents) -> None:
+    ok("topic", "create", "t")
+    refused = firn("topic", "delete", "t", stdin="n\n")
+    assert refused.exit_code == 1
+    assert "Delete topic t with 1 shard" in refused.output
+    assert len(documents("topic", "list")) == 1
+    assert firn("topic", "delete", "t", stdin="y\n").exit_code == 0
+    assert documents("topic", "list") == []
+    ok("topic", "create", "t")
+    assert documents("topic", "delete", "t", "--yes") == [{"topic": "t", "deleted": True}]
+
+
+def test_an_empty_list_says_what_to_do(ok, firn) -> None:
+    ok("topic", "create", "t")
+    ok("topic", "delete", "t", "--yes")
+    result = firn("topic", "list")
+    assert result.stdout == ""
+    assert "firn topic create" in result.stderr

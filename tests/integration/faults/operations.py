@@ -1,0 +1,159 @@
+"""Single operations on a small prepared store, to be interrupted at each of their system calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from firnmq.server import LocalStore, Store
+from tests.integration.faults.ledger import record_of
+from tests.integration.faults.shim import Calls, Faults
+from tests.integration.faults.writer import Reporter
+
+ENGINES = ("EngineSegment", "EngineRocksDB")
+_SPILLED = "EngineMemory"
+_BATCHES = 6
+_PER_BATCH = 4
+
+
+class Scene:
+    """A store with a topic per engine, each with sealed segments and an active one."""
+
+    def __init__(self, path: Path, reporter: Reporter, first_number: int) -> None:
+        self.local = LocalStore(path, background=False)
+        self.store = Store(self.local)
+        self.reporter = reporter
+        self._next_number = first_number
+
+    def append(self, name: str, count: int = _PER_BATCH) -> None:
+        first = self._next_number
+        self._next_number += count
+        number = self.reporter.intend("append", name, 0, first, count)
+        records = [record_of(first + at) for at in range(count)]
+        (written,) = self.store.topic(name).append(records, shard=0)
+        self.reporter.say("done", number, written.base_offset)
+
+    def perform(self, kind: str, name: str, *arguments: object, does: Callable[[], object]) -> None:
+        self.reporter.perform(kind, name, 0, *arguments, does=does)
+
+    def roll(self, name: str) -> None:
+        self.perform("roll", name, does=lambda: self.store.topic(name).roll())
+
+    def create(self, name: str, **options: object) -> None:
+        self.store.create_topic(name, shards=2, options={"segment.bytes": 65_536, **options})
+
+
+def prepare(descriptor: int, path: str) -> None:
+    """Makes the store that every interrupted operation starts from."""
+    scene = Scene(Path(path), Reporter(descriptor), 0)
+    for engine in (*ENGINES, _SPILLED):
+        more = {"memory.overflow": "spill"} if engine == _SPILLED else {}
+        scene.create(engine, **{"storage.type": engine, **more})
+        for at in range(2 * _BATCHES):
+            scene.append(engine)
+            if at in (3, 7):
+                scene.roll(engine)
+    scene.local.housekeep()
+    scene.store.close()
+
+
+def operate(
+    descriptor: int, path: str, operation: str, engine: str, after: int, is_partial: bool
+) -> None:
+    """Opens the store and performs one operation that ends at its system call number `after`."""
+    scene = Scene(Path(path), Reporter(descriptor), 1_000_000)
+    scene.store.topic(engine).read(0)  # Opening the shard is another operation.
+    Faults.of_this_process().end(Calls.ALL, path, after=after, is_partial=is_partial)
+    OPERATIONS[operation](scene, engine)
+    Faults.of_this_process().lift()
+    scene.reporter.say("complete")
+    scene.store.close()
+
+
+def reopen(descriptor: int, path: str, engine: str, after: int, is_partial: bool) -> None:
+    """Opens a store that was left in disorder, and ends at a system call of that."""
+    Faults.of_this_process().end(Calls.ALL, path, after=after, is_partial=is_partial)
+    scene = Scene(Path(path), Reporter(descriptor), 1_000_000)
+    for name in (*ENGINES, _SPILLED):
+        scene.store.topic(name).read(scene.store.topic(name).status().start_offset)
+    Faults.of_this_process().lift()
+    scene.reporter.say("complete")
+    scene.store.close()
+
+
+def _delete_before(scene: Scene, engine: str) -> None:
+    """Drops two sealed segments and a part of what is left."""
+    offset = 9 * _PER_BATCH
+    topic = scene.store.topic(engine)
+    scene.perform("delete_before", engine, offset, does=lambda: topic.delete_before(offset))
+
+
+def _truncate(scene: Scene, engine: str) -> None:
+    shard = scene.store.topic(engine).topic.shard_name(0)
+    offset = 10 * _PER_BATCH
+    scene.perform(
+        "truncate",
+        engine,
+        offset,
+        does=lambda: scene.local.engines[engine].truncate(shard, offset),
+    )
+
+
+def _delete_offset(scene: Scene, engine: str) -> None:
+    topic = scene.store.topic(engine)
+    scene.perform("delete_offset", engine, 5, does=lambda: topic.delete_by_offset(5))
+
+
+def _delete_key(scene: Scene, engine: str) -> None:
+    topic = scene.store.topic(engine)
+    scene.perform(
+        "delete_key", engine, "key-3", does=lambda: topic.delete_by_key("key-3", shard=0)
+    )
+
+
+def _commit(scene: Scene, engine: str) -> None:
+    topic = scene.store.topic(engine)
+    scene.perform("commit", engine, "group", 7, does=lambda: topic.commit("group", {0: 7}))
+
+
+def _roll_and_append(scene: Scene, engine: str) -> None:
+    """Makes the next segment's file as well."""
+    scene.roll(engine)
+    scene.append(engine)
+
+
+def _append_and_roll(scene: Scene, engine: str) -> None:
+    """One request that fills the active segment and the next."""
+    scene.append(engine, 600)
+
+
+def _spill(scene: Scene, engine: str) -> None:
+    scene.append(_SPILLED)
+    scene.roll(_SPILLED)
+    scene.local.housekeep()
+
+
+def _create_topic(scene: Scene, engine: str) -> None:
+    scene.create("new", **{"storage.type": engine})
+    scene.append("new")
+
+
+def _delete_topic(scene: Scene, engine: str) -> None:
+    scene.reporter.say("deleting", engine)
+    scene.store.delete_topic(engine)
+    scene.reporter.say("deleted", engine)
+
+
+OPERATIONS: dict[str, Callable[[Scene, str], None]] = {
+    "append": lambda scene, engine: scene.append(engine),
+    "append and roll": _append_and_roll,
+    "roll and append": _roll_and_append,
+    "drop segments": _delete_before,
+    "truncate": _truncate,
+    "delete by offset": _delete_offset,
+    "delete by key": _delete_key,
+    "commit": _commit,
+    "spill": _spill,
+    "create topic": _create_topic,
+    "delete topic": _delete_topic,
+}

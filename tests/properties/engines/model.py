@@ -1,0 +1,87 @@
+"""What a shard should be, as plain lists and sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from firnmq.engines import AdapterOffsetStrategy
+from firnmq.record import NewRecord
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record at its offset, with the time it was stored at where it brought none."""
+
+    offset: int
+    timestamp_ms: int
+    record: NewRecord
+
+    def has_expired_itself(self, now_ms: int) -> bool:
+        expire_at_ms = self.record.expire_at_ms
+        return expire_at_ms is not None and expire_at_ms <= now_ms
+
+
+@dataclass
+class Model:
+    """A shard. Every question is answered by looking at everything."""
+
+    ttl_ms: int | None
+    start: int = 0
+    first: int = 0
+    """Offset of the first entry of `stored`: not 0 where memory lost what it held."""
+    stored: list[Stored] = field(default_factory=list)
+    deleted: set[int] = field(default_factory=set)
+    borders: list[int] = field(default_factory=list)
+    """Where batches begin."""
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.stored)
+
+    def append(self, records: list[NewRecord], now_ms: int) -> int:
+        base = self.end
+        self.borders.append(base)
+        for record in records:
+            timestamp = now_ms if record.timestamp_ms is None else record.timestamp_ms
+            self.stored.append(Stored(self.end, timestamp, record))
+        return base
+
+    def is_live(self, each: Stored, now_ms: int) -> bool:
+        has_outlived = self.ttl_ms is not None and each.timestamp_ms + self.ttl_ms <= now_ms
+        return not (
+            each.offset < self.start
+            or each.offset in self.deleted
+            or has_outlived
+            or each.has_expired_itself(now_ms)
+        )
+
+    def live(self, now_ms: int) -> list[Stored]:
+        return [each for each in self.stored if self.is_live(each, now_ms)]
+
+    def with_key(self, key: bytes, now_ms: int) -> Stored | None:
+        found = [each for each in self.live(now_ms) if each.record.key == key]
+        return found[-1] if found else None
+
+    def with_tag(self, tag: str, start: int, now_ms: int) -> list[Stored]:
+        live = self.live(now_ms)
+        return [each for each in live if each.offset >= start and tag in each.record.tags]
+
+    def at_time(self, timestamp_ms: int, strategy: AdapterOffsetStrategy, now_ms: int) -> int:
+        for each in self.live(now_ms):
+            if each.timestamp_ms >= timestamp_ms:
+                return each.offset
+        return self.start if strategy is AdapterOffsetStrategy.EARLIEST else self.end
+
+    def delete(self, offsets: list[int]) -> None:
+        self.deleted |= {offset for offset in offsets if self.start <= offset < self.end}
+
+    def delete_key(self, key: bytes) -> None:
+        self.deleted |= {each.offset for each in self.stored if each.record.key == key}
+
+    def cut(self, end: int) -> None:
+        """Forgets everything from an offset on, deletions too."""
+        if end < self.first:
+            self.first, self.stored = end, []
+        self.stored = self.stored[: end - self.first]
+        self.deleted = {offset for offset in self.deleted if offset < end}
+        self.borders = [border for border in self.borders if border < end]

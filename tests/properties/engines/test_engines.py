@@ -1,0 +1,30 @@
+"""Each engine behaves like a plain list, whatever is done to it and in whatever order."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from firnmq.config import StorageType
+from tests.properties.engines.machine import EngineMachine
+
+_IS_SOAK = os.environ.get("FIRN_SOAK") == "1"
+SETTINGS = settings(
+    max_examples=300 if _IS_SOAK else 30,
+    stateful_step_count=80 if _IS_SOAK else 35,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("storage_type", [each.value for each in StorageType])
+def test_an_engine_behaves_like_its_model(storage_type: str, tmp_path: Path) -> None:
+    machine = type(
+        f"{storage_type}Machine",
+        (EngineMachine,),
+        {"storage_type": storage_type, "folder": tmp_path},
+    )
+    run_state_machine_as_test(machine, settings=SETTINGS)
