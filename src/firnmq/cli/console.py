@@ -40,25 +40,11 @@ def opened(data: Path, *, create: bool = False, background: bool = True) -> Iter
     """The store in a data directory, which must be there unless it may be made."""
     if not create and not (data / "db").is_dir():
         raise NoDataDirectory(str(data))
-    quiet_logs()
     from firnmq.config import load_store_config
     from firnmq.server import LocalStore, Store
 
     with Store(LocalStore(data, config=load_store_config(), background=background)) as store:
         yield store
-
-
-def quiet_logs() -> None:
-    """Sends warnings and errors of the store to standard error: standard output is for results."""
-    import logging
-
-    import structlog
-
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=lambda *_: structlog.PrintLogger(file=sys.stderr),
-        cache_logger_on_first_use=False,
-    )
 
 
 def print_json(document: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from firnmq.cli.console import count, json_option, print_json, quiet_logs, safe_text
+from firnmq.cli.console import count, json_option, print_json, safe_text
 
 if TYPE_CHECKING:
     from firnmq.record import NewRecord
@@ -49,7 +49,6 @@ def demo(as_json: bool) -> None:
 
     Works in a scratch directory that is removed at the end.
     """
-    quiet_logs()
     with _scratch() as directory:
         if as_json:
             for step in _all_steps(directory):

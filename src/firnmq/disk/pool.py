@@ -15,12 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-import structlog
-
 from firnmq.disk.waiting import Settlement, Ticket
 from firnmq.errors import Closed, FirnError, StorageFailed
+from firnmq.eventlog import EventLogger
 
-_log = structlog.get_logger("firnmq.disk")
+_log = EventLogger("disk")
 
 
 class Request(Protocol):

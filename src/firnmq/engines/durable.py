@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import structlog
-
 from firnmq.clock import Clock
 from firnmq.config import Durability
 from firnmq.disk import Family, IoPool, KeyValueStore, Ticket
@@ -14,10 +12,11 @@ from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.eventlog import EventLogger
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex
 from firnmq.index.layout import shard_range
 
-_log = structlog.get_logger("firnmq.engine")
+_log = EventLogger("engine")
 
 
 class ByteLayout(Protocol):

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Protocol
 
-import structlog
-
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
 from firnmq.disk import call_blocking
@@ -40,10 +38,11 @@ from firnmq.errors import (
     StorageFailed,
     storage_failure,
 )
+from firnmq.eventlog import EventLogger
 from firnmq.record import NewRecord
 
 _LOCK_STRIPES = 64
-_log = structlog.get_logger("firnmq.engine")
+_log = EventLogger("engine")
 
 
 class LogKeeper(Protocol):

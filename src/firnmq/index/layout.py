@@ -36,7 +36,7 @@ TERM_BYTES_MAX = 128
 _TERM_KEPT_BYTES = 96
 
 _BIAS = 2**63
-_WIDTHS = ((2**8, "B"), (2**16, "H"), (2**32, "I"), (2**64, "Q"))
+_WIDTHS = ((2**16, "H"), (2**32, "I"), (2**64, "Q"))
 
 
 def segment_range(shard_uid: int, segment_seq: int) -> tuple[bytes, bytes]:
@@ -67,16 +67,23 @@ def short_number(number: int) -> bytes:
     return number.to_bytes((number.bit_length() + 7) // 8, "big")
 
 
-def pack_offsets(position: int, relative_offsets: Sequence[int]) -> bytes:
-    """Tag entry: position, then the offsets as differences of the smallest sufficient width."""
+def pack_place(position: int) -> bytes:
+    """How a tag entry begins: its batch's position with the length of that."""
+    place = short_number(position)
+    return bytes((len(place),)) + place
+
+
+def pack_offsets(relative_offsets: Sequence[int]) -> bytes:
+    """How a tag entry ends: the offsets as differences of the smallest sufficient width."""
     steps = list(map(sub, relative_offsets, (0, *relative_offsets[:-1])))
     largest = max(steps)
+    if largest < 2**8:  # Nearly always: batches are small or tags are frequent.
+        return b"B" + bytes(steps)
     code = next(code for limit, code in _WIDTHS if largest < limit)
     packed = array(code, steps)
     if byteorder == "little":
         packed.byteswap()
-    place = short_number(position)
-    return bytes((len(place),)) + place + code.encode() + packed.tobytes()
+    return code.encode() + packed.tobytes()
 
 
 def unpack_offsets(entry: bytes) -> tuple[int, list[int]]:

@@ -13,9 +13,11 @@ from firnmq.index.layout import (
     OFFSET,
     PREFIX,
     TAG,
+    TERM_BYTES_MAX,
     TIME,
     U64,
     pack_offsets,
+    pack_place,
     segment_range,
     short_number,
     term,
@@ -48,18 +50,21 @@ class RocksIndexEntries:
     def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
         prefix, pack, place = self._key, U64.pack, short_number(position)
         self.entries += [
-            (prefix + term(key), pack(base_offset + relative_offset) + place)
+            (
+                prefix + (key if len(key) <= TERM_BYTES_MAX else term(key)),
+                pack(base_offset + relative_offset) + place,
+            )
             for key, relative_offset in keys.items()
         ]
 
     def add_tags(
         self, tags: Mapping[bytes, Sequence[int]], base_offset: int, position: int
     ) -> None:
-        base = U64.pack(base_offset)
+        base, place = U64.pack(base_offset), pack_place(position)
         for tag, offsets in tags.items():
             word = term(tag)
             key = self._tag + len(word).to_bytes(2, "big") + word + base
-            self.entries.append((key, pack_offsets(position, offsets)))
+            self.entries.append((key, place + pack_offsets(offsets)))
 
     def set_checkpoint(self, checkpoint: Checkpoint) -> None:
         self.entries.append((self.checkpoint_key, checkpoint.pack()))

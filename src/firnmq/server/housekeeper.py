@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import structlog
-
 from firnmq.errors import FirnError
+from firnmq.eventlog import EventLogger
 
 if TYPE_CHECKING:
     from firnmq.server.local import LocalStore
 
-_log = structlog.get_logger("firnmq.housekeeper")
+_log = EventLogger("housekeeper")
 
 
 class Housekeeper:

@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import structlog
-
 from firnmq.adapter import (
     AdapterFactory,
     EngineStorageAdapter,
@@ -37,10 +35,11 @@ from firnmq.engines.segment import segment_engine, segment_layout
 from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.verify import Verifier
+from firnmq.eventlog import EventLogger
 from firnmq.server.housekeeper import Housekeeper
 
 _DATABASE_DIRECTORY = "db"
-_log = structlog.get_logger("firnmq.store")
+_log = EventLogger("store")
 
 
 class LocalStore:

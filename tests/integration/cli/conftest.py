@@ -6,24 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 
 from firnmq.cli import main
 
 Firn = Callable[..., Result]
-
-
-@pytest.fixture(autouse=True)
-def _log_settings() -> Iterator[None]:
-    """The command line changes what the process logs; other tests must not notice."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

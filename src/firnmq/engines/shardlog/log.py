@@ -307,6 +307,8 @@ class ShardLog:
         if start_offset <= view.start_offset and not gone:
             return
         start_offset = max(start_offset, view.start_offset)
+        if start_offset > self._synced.next_offset:
+            self._sync_below_start()
         state, uid = self._backend.state, self.spec.uid
         state.move_start(uid, start_offset, [segment.meta for segment in gone])
         self.segments = self.segments[len(gone) :]
@@ -319,6 +321,13 @@ class ShardLog:
         for segment in gone:
             self._backend.drop_segment(self.spec, segment)
         state.forget_segments(uid, [segment.meta.seq for segment in gone])
+
+    def _sync_below_start(self) -> None:
+        """A power cut must not leave a log that ends before its start."""
+        try:
+            self.sync()
+        except OSError as error:
+            raise self.fail(error) from error
 
     def add_holes(self, offsets: list[int]) -> None:
         """Deletes records; offsets that hold none are passed over."""
