@@ -80,24 +80,29 @@ def decode_against_aiokafka(run: Run, value_bytes: int) -> Measured:
     )
 
 
-@benchmark("codec_decode_100b", unit="M records/s", bar=Bar.ratio_at_least(5))
-def codec_decode_100b(run: Run) -> Measured:
-    return decode_against_aiokafka(run, 100)
+@benchmark("codec_decode", unit="M records/s", bar=Bar.ratio_at_least(5))
+def codec_decode(run: Run) -> Measured:
+    """Records of 100 B and of 1 KiB; the size with the smaller ratio counts."""
+    small, large = (decode_against_aiokafka(run, size) for size in (100, 1024))
+    assert small.ratio is not None and large.ratio is not None
+    worse = min(small, large, key=lambda measured: measured.ratio or 0)
+    extra = {
+        "ratio_100b": small.ratio,
+        "ratio_1kib": large.ratio,
+        "m_records_s_100b": small.value,
+        "m_records_s_1kib": large.value,
+    }
+    return Measured(value=worse.value, baseline=worse.baseline, ratio=worse.ratio, extra=extra)
 
 
-@benchmark("codec_decode_1kib", unit="M records/s", bar=Bar.ratio_at_least(5))
-def codec_decode_1kib(run: Run) -> Measured:
-    return decode_against_aiokafka(run, 1024)
-
-
-@benchmark("codec_encode", unit="µs", bar=Bar.value_at_most(40), better=Better.LOWER)
+@benchmark("codec_encode", unit="µs", better=Better.LOWER)
 def codec_encode(run: Run) -> Measured:
     """A hundred records of 1 KiB into a batch."""
     records = [NewRecord(value=bytes(1024)) for _ in range(100)]
     return run.repeat(lambda: 1e6 * seconds(lambda: encode(records, now_ms=NOW_MS)))
 
 
-@benchmark("codec_collect", unit="µs", bar=Bar.value_at_most(150), better=Better.LOWER)
+@benchmark("codec_collect", unit="µs", better=Better.LOWER)
 def codec_collect(run: Run) -> Measured:
     """Keys and tags of a thousand records with one of each."""
     records = [

@@ -471,12 +471,11 @@ def _varint(
 
 
 @cython.cfunc
-@cython.inline
 @cython.exceptval(check=False)
-def _next_record(
+def _next_long_record(
     p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, fields: _Fields
 ) -> cython.Py_ssize_t:
-    """Parse one record up to its headers. The position after the record, or a code."""
+    """`_next_record` for numbers of any length, and for whatever is wrong with a record."""
     stop: cython.Py_ssize_t
     at = _varint(p, at, end, 32, fields)
     if at < 0:
@@ -518,6 +517,104 @@ def _next_record(
     if fields.number == 0 and at != stop:
         return _BYTES_LEFT
     fields.header_count = fields.number
+    fields.headers_at = at
+    fields.stop = stop
+    return stop
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _short_varint(
+    p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.longlong:
+    """A varint of up to three bytes as `raw << 2 | length`, 0 where there is none.
+
+    Both results in one number keep the hot loop in registers: a store to memory would make the
+    compiler read everything again that a byte pointer might point to.
+    """
+    first: cython.longlong
+    second: cython.longlong
+    third: cython.longlong
+    if at >= end:
+        return 0
+    first = p[at]
+    if first < 0x80:
+        return first << 2 | 1
+    if at + 2 >= end:
+        return 0
+    second = p[at + 1]
+    if second < 0x80:
+        return ((first & 0x7F) | second << 7) << 2 | 2
+    third = p[at + 2]
+    if third < 0x80:
+        return ((first & 0x7F) | (second & 0x7F) << 7 | third << 14) << 2 | 3
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _unzigzag(short: cython.longlong) -> cython.longlong:
+    """The signed number in a `_short_varint`."""
+    return (short >> 3) ^ -((short >> 2) & 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _next_record(
+    p: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, fields: _Fields
+) -> cython.Py_ssize_t:
+    """Parse one record up to its headers. The position after the record, or a code."""
+    start: cython.Py_ssize_t = at
+    stop: cython.Py_ssize_t
+    size: cython.longlong = _short_varint(p, at, end)
+    timestamp: cython.longlong
+    offset: cython.longlong
+    key: cython.longlong
+    key_length: cython.longlong
+    key_at: cython.Py_ssize_t
+    value: cython.longlong
+    value_length: cython.longlong
+    headers: cython.longlong
+    count: cython.longlong
+    at += size & 3
+    size = _unzigzag(size)
+    if size < _RECORD_BYTES_MIN - 1 or size > end - at:
+        return _next_long_record(p, start, end, fields)
+    stop = at + size
+    timestamp = _short_varint(p, at + 1, stop)
+    at += 1 + (timestamp & 3)
+    offset = _short_varint(p, at, stop)
+    at += offset & 3
+    key = _short_varint(p, at, stop)
+    key_length = _unzigzag(key)
+    at += key & 3
+    key_at = at
+    if timestamp == 0 or offset == 0 or key == 0 or key_length < -1 or key_length > stop - at:
+        return _next_long_record(p, start, end, fields)
+    if key_length > 0:
+        at += key_length
+    value = _short_varint(p, at, stop)
+    value_length = _unzigzag(value)
+    at += value & 3
+    if value == 0 or value_length < -1 or value_length > stop - at:
+        return _next_long_record(p, start, end, fields)
+    fields.value_at = at
+    if value_length > 0:
+        at += value_length
+    headers = _short_varint(p, at, stop)
+    count = _unzigzag(headers)
+    at += headers & 3
+    if headers == 0 or count < 0 or count > (stop - at) >> 1 or (count == 0 and at != stop):
+        return _next_long_record(p, start, end, fields)
+    fields.timestamp_delta = _unzigzag(timestamp)
+    fields.offset_delta = _unzigzag(offset)
+    fields.key_at = key_at
+    fields.key_length = key_length
+    fields.value_length = value_length
+    fields.header_count = count
     fields.headers_at = at
     fields.stop = stop
     return stop
@@ -698,6 +795,7 @@ class _Strings:
     bounds: _Store
     content: _Store
     bits: _Bits
+    has_null: cython.bint
     count: cython.Py_ssize_t
     used: cython.Py_ssize_t
 
@@ -726,7 +824,8 @@ class _Strings:
             else:
                 self.content.p8[self.used : self.used + length] = p[at : at + length]
             self.used += length
-        if length < 0 or self.bits.null_count != 0:
+        if length < 0 or self.has_null:
+            self.has_null = True
             self.bits.put(self.count, length >= 0)
         self.count += 1
         if self.count >= self.bounds.capacity:
@@ -753,6 +852,7 @@ def _strings(size: cython.Py_ssize_t) -> _Strings:
     strings.bounds = _store(4, 1)
     strings.content = _store(1, size)
     strings.bits = _bits()
+    strings.has_null = False
     strings.count = 0
     strings.used = 0
     strings.bounds.p32[0] = 0
@@ -1001,8 +1101,16 @@ class _Plan:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def keeps(self, p: cython.p_uchar, fields: _Fields, offset: cython.longlong) -> cython.bint:
-        """Whether tag, key, holes and dead keys let the record through."""
+    def keeps(
+        self,
+        p: cython.p_uchar,
+        fields: _Fields,
+        offset: cython.longlong,
+        expiry: cython.longlong,
+    ) -> cython.bint:
+        """Whether expiry, tag, key, holes and dead keys let the record through."""
+        if self.has_now and 0 <= expiry <= self.now_ms:
+            return False
         if self.tag is not None and not self.has_tag:
             return False
         if self.key is not None:
@@ -1137,6 +1245,15 @@ def _decode_batch(
     last_delta: cython.longlong = span.last_offset - span.base_offset
     previous_delta: cython.longlong = -1
     is_append_time: cython.bint = (span.attributes & 8) != 0
+    # In variables of this function, since the compiler must read what is behind a pointer again
+    # after every byte that is stored.
+    base_offset: cython.longlong = span.base_offset
+    base_timestamp: cython.longlong = span.base_timestamp
+    start_offset: cython.longlong = plan.start_offset
+    end_offset: cython.longlong = plan.end_offset
+    min_timestamp: cython.longlong = plan.min_timestamp
+    may_drop: cython.bint = plan.has_filter or plan.has_now
+    delta: cython.longlong
     if span.record_count > (end - at) // _RECORD_BYTES_MIN:
         raise origin.refusal(span.position, "more records are counted than the batch can hold")
     if not plan.is_sparse:
@@ -1149,22 +1266,23 @@ def _decode_batch(
         at = _next_record(p, at, end, fields)
         if at < 0:
             raise origin.refusal(span.position, f"record {index}: {_REASONS[at]}")
-        if fields.offset_delta <= previous_delta or fields.offset_delta > last_delta:
+        delta = fields.offset_delta
+        if delta <= previous_delta or delta > last_delta:
             raise origin.refusal(span.position, f"record {index}: offset delta out of order")
-        previous_delta = fields.offset_delta
-        offset = span.base_offset + fields.offset_delta
-        if offset < plan.start_offset:
+        previous_delta = delta
+        offset = base_offset + delta
+        if offset < start_offset:
             continue
-        if offset >= plan.end_offset:
-            plan.next_offset = plan.end_offset
+        if offset >= end_offset:
+            plan.next_offset = end_offset
             return False
         if is_append_time:
             timestamp = span.max_timestamp
         else:
             timestamp = fields.timestamp_delta
-            if not _fits(span.base_timestamp, timestamp):
+            if not _fits(base_timestamp, timestamp):
                 raise origin.refusal(span.position, f"record {index}: timestamp out of range")
-            timestamp += span.base_timestamp
+            timestamp += base_timestamp
         plan.header_expiry = -1
         plan.has_tag = False
         if fields.header_count > 0:
@@ -1172,11 +1290,7 @@ def _decode_batch(
             if code < 0:
                 raise origin.refusal(span.position, f"record {index}: {_REASONS[code]}")
         expiry = plan.expiry(timestamp)
-        if (
-            (plan.has_now and expiry >= 0 and expiry <= plan.now_ms)
-            or timestamp < plan.min_timestamp
-            or (plan.has_filter and not plan.keeps(p, fields, offset))
-        ):
+        if timestamp < min_timestamp or (may_drop and not plan.keeps(p, fields, offset, expiry)):
             plan.next_offset = offset + 1
             continue
         if rows.count > 0 and rows.encoded_bytes + (at - before) > plan.max_bytes:
