@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import firnmq
@@ -78,7 +79,7 @@ class _Appends:
         """MB/s of a loop over the groups that the last round by tasks had."""
         return write_groups(self._directory / "bare", self.groups, self._arena)
 
-    def _fresh(self):  # type: ignore[no-untyped-def]
+    def _fresh(self) -> AbstractContextManager[Path]:
         return fresh_directory(self._directory, f"round-{next(self._numbers)}")
 
 

@@ -71,7 +71,8 @@ def _big_shard() -> _BigShard:
     source = random.Random(1)
     for first in range(0, _RECORD_COUNT, _BATCHES_PER_REQUEST * _BATCH_RECORDS):
         batches = [
-            _batch(first + number * _BATCH_RECORDS, source) for number in range(_BATCHES_PER_REQUEST)
+            _batch(first + number * _BATCH_RECORDS, source)
+            for number in range(_BATCHES_PER_REQUEST)
         ]
         run_blocking(driver.batch_write_raw(shard, batches))
     return _BigShard(store, topic, time.perf_counter() - started)

@@ -74,6 +74,4 @@ def read_sequential(run: Run) -> Measured:
             return rows / (time.perf_counter() - started)
 
         columns = median(columns_rate() for _ in range(5))
-        return run.alternate(
-            ours=ours, baseline=bare, rounds=7, extra={"columns_rows_s": columns}
-        )
+        return run.alternate(ours=ours, baseline=bare, rounds=7, extra={"columns_rows_s": columns})

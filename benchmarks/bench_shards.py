@@ -60,7 +60,7 @@ async def _write_shards(directory: Path) -> dict[str, float]:
         written = time.perf_counter()
         return {
             "added_mb": _resident_megabytes() - before,
-            "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+            "descriptors": _descriptor_count(),
             "create_s": created - started,
             "write_s": written - created,
         }
@@ -71,3 +71,7 @@ def _resident_megabytes() -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1_000_000
     raise AssertionError("the kernel does not tell the resident size")
+
+
+def _descriptor_count() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

@@ -74,15 +74,15 @@ def embedded_vs_sqlite(run: Run) -> Measured:
         baseline=iter(readings["sqlite"][1:]).__next__,
         warmups=0,
     )
-    assert appends.ratio is not None and reading.ratio is not None
+    append_ratio, read_ratio = appends.ratio or 0, reading.ratio or 0
     return Measured(
         value=appends.value,
         baseline=appends.baseline,
-        ratio=min(appends.ratio, reading.ratio),
+        ratio=min(append_ratio, read_ratio),
         extra={
             **appends.extra,
-            "append_ratio": appends.ratio,
-            "read_ratio": reading.ratio,
+            "append_ratio": append_ratio,
+            "read_ratio": read_ratio,
             "read_rows_s": reading.value,
             "sqlite_read_rows_s": reading.baseline or 0,
         },
@@ -122,9 +122,7 @@ def _read_sqlite(path: Path) -> float:
         columns = zip(*connection.execute(_SELECT).fetchall(), strict=True)
         names = ("offset", "timestamp_ms", "key", "value")
         types = (pa.int64(), pa.int64(), pa.binary(), pa.binary())
-        arrays = [
-            pa.array(column, type=kind) for column, kind in zip(columns, types, strict=True)
-        ]
+        arrays = [pa.array(column, type=kind) for column, kind in zip(columns, types, strict=True)]
         table = pa.table(dict(zip(names, arrays, strict=True)))
         assert table.num_rows == _RECORD_COUNT
         return _RECORD_COUNT / (time.perf_counter() - started)

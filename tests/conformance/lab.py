@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from firnmq.config import StoreConfig, TopicConfig
@@ -45,8 +47,40 @@ class Lab:
         self.store.close()
         self.store = self._opened()
 
+    def crash(self) -> None:
+        """Goes on with a copy of the directory made while the store was open, as after a kill."""
+        copy = copy_at_one_moment(self.path)
+        self.store.close()
+        shutil.rmtree(self.path)
+        self.path = copy
+        self.store = self._opened()
+
     def close(self) -> None:
         self.store.close()
+
+
+def copy_at_one_moment(path: Path) -> Path:
+    """A copy beside the directory, made again if RocksDB changed its files meanwhile."""
+    for attempt in itertools.count():
+        copy = path.with_name(f"{path.name}-{attempt}")
+        if copy.exists():
+            continue
+        before = _listing(path)
+        with suppress(shutil.Error):
+            shutil.copytree(path, copy)
+            if _listing(path) == before:
+                return copy
+        shutil.rmtree(copy)
+    raise AssertionError("counting does not end")
+
+
+def _listing(path: Path) -> list[tuple[str, int, int]]:
+    found = []
+    for each in sorted(path.rglob("*")):
+        with suppress(FileNotFoundError):
+            status = each.stat()
+            found.append((str(each), status.st_size, status.st_mtime_ns))
+    return found
 
 
 class Shard:

@@ -1,7 +1,5 @@
 """What is there after a restart: everything of a durable engine, of memory what was spilled."""
 
-import shutil
-
 import pytest
 
 from firnmq.config import StorageType
@@ -19,17 +17,8 @@ def durable_lab(
     if own_lab.storage_type == StorageType.MEMORY.value:
         pytest.skip("memory promises nothing; it has tests of its own")
     if request.param == "crash":
-        monkeypatch.setattr(own_lab, "reopen", lambda: reopen_like_after_a_kill(own_lab))
+        monkeypatch.setattr(own_lab, "reopen", own_lab.crash)
     return own_lab
-
-
-def reopen_like_after_a_kill(lab: Lab) -> None:
-    """Goes on with a copy of the directory made while the store was open."""
-    copy = lab.path.with_name(lab.path.name + "-copy")
-    shutil.copytree(lab.path, copy)
-    lab.store.close()
-    lab.path = copy
-    lab.store = lab._opened()
 
 
 def everything(

@@ -20,11 +20,13 @@ class StoreConfig:
 
     io_workers: int = 2
     """Threads that write and sync. More help only where devices sync in parallel: on one device
-    their syncs queue behind each other and every turn gets smaller."""
+    their syncs queue behind each other and every turn gets smaller. With 16 shards on two cores,
+    1, 2, 4 and 16 threads wrote 184, 221, 220 and 202 MB/s."""
     queue_bytes: int = 64 * 1024 * 1024
     """Bytes a worker may hold; callers wait beyond it."""
-    turn_bytes: int = 16 * 1024 * 1024
-    """Bytes written and synced as one."""
+    turn_bytes: int = 4 * 1024 * 1024
+    """Bytes written and synced as one. A larger turn saves no more time per byte, and with a
+    smaller one callers encode their next requests while the worker syncs those of others."""
     open_files: int = 1000
     """Descriptors kept open for segment files."""
     read_threads: int = 4

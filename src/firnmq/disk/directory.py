@@ -21,6 +21,14 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_directories(path: Path) -> None:
+    """Makes a directory and those above it, durably; one that is there is left as it is."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_directory(made.parent)
+
+
 def remove_tree(path: Path) -> None:
     """Removes a directory with all in it; one that is not there is no error."""
     if path.exists():
@@ -32,7 +40,7 @@ class DirectoryLock:
     """Holds a data directory for this process until released or the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directories(directory)
         self._path = directory / LOCK_NAME
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from firnmq.disk.directory import sync_directory
+from firnmq.disk.directory import make_directories, sync_directory
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -56,12 +56,9 @@ class FileCache:
 
     def create(self, path: Path) -> None:
         """Makes an empty file and its directories, durably. An existing file is left as it is."""
-        missing = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(path.parent)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OPEN_MODE))
         sync_directory(path.parent)
-        for made in missing:
-            sync_directory(made.parent)
 
     def write_at(self, path: str, buffers: Sequence[Buffer], position: int) -> int:
         """Writes all buffers at the position with as few calls as the system allows."""

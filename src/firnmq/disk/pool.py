@@ -65,7 +65,7 @@ class PoolLimits:
     queue_bytes: int = 64 * 1024 * 1024
     """Callers wait while a worker holds this much, so memory depends on workers, not on load."""
     queue_requests: int = 20_000
-    turn_bytes: int = 16 * 1024 * 1024
+    turn_bytes: int = 4 * 1024 * 1024
     """A turn is written and synced as one, so this bounds how long a request waits for others."""
     turn_requests: int = 10_000
 

@@ -226,8 +226,8 @@ class LogEngine:
             _roll(log)
         metas = [segment.meta for segment in log.segments]
         end = expired_end(metas, config, log.tail.position, now_ms)
-        if end is not None:
-            log.move_start(end)
+        # Sealed segments below the start go too: they were active when it was moved past them.
+        log.move_start(log.view.start_offset if end is None else end)
 
     def log(self, shard: str) -> ShardLog:
         """The shard's log, for tools that check it from inside."""
@@ -273,7 +273,7 @@ class LogEngine:
             try:
                 log = self._keeper.open(spec, failed)
             except OSError as error:
-                raise StorageFailed(name, error) from error
+                raise storage_failure(name, error) from error
             self._logs[name] = log
             return log
 

@@ -135,6 +135,10 @@ class SegmentBytes(Protocol):
 class SegmentGone(FirnError):
     """The segment was dropped while it was being read; look again at the shard's bounds."""
 
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where} {reason}")
+        self.where = where
+
 
 class Segment:
     """A segment at run time: description, bytes, index. Replaced, not changed."""

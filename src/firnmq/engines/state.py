@@ -97,6 +97,15 @@ class ShardState:
                 batch.put(Family.STATE, key, msgspec.msgpack.encode(meta))
         self._kv.sync()
 
+    def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: list[int]) -> None:
+        """Makes a segment the active one again and forgets those after it: one durable change."""
+        with self._kv.batch() as batch:
+            key = _CHAIN + _CHAIN_KEY.pack(uid, active.seq)
+            batch.put(Family.STATE, key, msgspec.msgpack.encode(active))
+            for seq in newer_seqs:
+                batch.delete(Family.STATE, _CHAIN + _CHAIN_KEY.pack(uid, seq))
+        self._kv.sync()
+
     def forget_segments(self, uid: int, seqs: list[int]) -> None:
         """Removes descriptions of dropped segments; unsynced, since dropping can be repeated."""
         with self._kv.batch() as batch:

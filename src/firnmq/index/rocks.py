@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 
 from firnmq.disk import Family, KeyValueStore
@@ -48,11 +49,12 @@ class RocksIndexEntries:
         self.entries.append((self._time + time_key(max_timestamp_before, offset), place))
 
     def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
-        prefix, pack, place = self._key, U64.pack, short_number(position)
+        prefix, place = self._key, short_number(position)
+        pack = struct.Struct(f">Q{len(place)}s").pack
         self.entries += [
             (
                 prefix + (key if len(key) <= TERM_BYTES_MAX else term(key)),
-                pack(base_offset + relative_offset) + place,
+                pack(base_offset + relative_offset, place),
             )
             for key, relative_offset in keys.items()
         ]

@@ -33,7 +33,7 @@ class Housekeeper:
         rounds = 0
         while not self._stopping.wait(config.state_sync_ms / 1000):
             rounds += 1
-            self._do("state_sync_failed", self._store.kv.sync)
+            self._do("state_sync_failed", self._store.kv.sync_late)
             if rounds % rounds_per_upkeep == 0:
                 self._do("housekeeping_failed", self._store.housekeep)
 

@@ -25,6 +25,7 @@ from firnmq.disk import (
     IoPool,
     KeyValueStore,
     run_blocking,
+    sync_directory,
 )
 from firnmq.disk.pool import PoolLimits, PoolStatistics
 from firnmq.engines import Engine, ShardState
@@ -65,6 +66,7 @@ class LocalStore:
         with ExitStack() as opened:
             opened.callback(DirectoryLock(path).release)
             self.kv = open_kv(path / _DATABASE_DIRECTORY)
+            sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             if background:
                 opened.callback(Housekeeper(self).stop)
@@ -91,7 +93,7 @@ class LocalStore:
     ) -> None:
         path, config, clock = self.path, self.config, self.clock
         opened.callback(self.kv.close)
-        opened.callback(self.kv.sync)
+        opened.callback(self.kv.sync_late)
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)

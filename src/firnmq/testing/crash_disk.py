@@ -99,7 +99,9 @@ class PowerCut:
         shutil.copytree(self._source / "db", target, ignore=shutil.ignore_patterns("LOCK"))
         for name, length in self.database_logs().items():
             copied = min(length, (target / name).stat().st_size)
-            os.truncate(target / name, self._rng.randrange(self._log_bytes.get(name, 0), copied + 1))
+            os.truncate(
+                target / name, self._rng.randrange(self._log_bytes.get(name, 0), copied + 1)
+            )
 
 
 class CrashFiles(FileCache):

@@ -71,9 +71,7 @@ def crash_disk_run(directory: Path, seed: int) -> None:
     shutil.rmtree(path)
 
 
-def _work(
-    path: Path, cut: PowerCut, ledger: Ledger, rng: random.Random, first_number: int
-) -> None:
+def _work(path: Path, cut: PowerCut, ledger: Ledger, rng: random.Random, first_number: int) -> None:
     """Works until the cut; what comes after it, closing included, is lost with the directory."""
     local = LocalStore(
         path, background=False, files=CrashFiles(cut), open_kv=partial(CrashKeyValueStore, cut=cut)

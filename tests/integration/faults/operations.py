@@ -106,9 +106,7 @@ def _delete_offset(scene: Scene, engine: str) -> None:
 
 def _delete_key(scene: Scene, engine: str) -> None:
     topic = scene.store.topic(engine)
-    scene.perform(
-        "delete_key", engine, "key-3", does=lambda: topic.delete_by_key("key-3", shard=0)
-    )
+    scene.perform("delete_key", engine, "key-3", does=lambda: topic.delete_by_key("key-3", shard=0))
 
 
 def _commit(scene: Scene, engine: str) -> None:

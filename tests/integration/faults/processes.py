@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -43,6 +44,10 @@ class Child:
             if not data:
                 return
             self._rest += data
+
+    def has_more(self) -> bool:
+        """Whether a line, or the beginning of one, is there already."""
+        return b"\n" in self._rest or bool(select.select([self._reports], [], [], 0)[0])
 
     def kill(self) -> None:
         if self.exit_code is None:

@@ -135,15 +135,11 @@ ssize_t pwritev2(int file, const struct iovec *parts, int count, off_t at, int f
     return pwritev64v2(file, parts, count, at, flags);
 }
 
-int fsync(int file) {
-    REAL(int, "fsync", int);
-    return hit(SYNC, file) ? failed() : real(file);
-}
+/* Syncs that do not fail are left out: processes end here, the machine does not, and a busy disk
+ * would make every run ten times longer. */
+int fsync(int file) { return hit(SYNC, file) ? failed() : 0; }
 
-int fdatasync(int file) {
-    REAL(int, "fdatasync", int);
-    return hit(SYNC, file) ? failed() : real(file);
-}
+int fdatasync(int file) { return hit(SYNC, file) ? failed() : 0; }
 
 int ftruncate64(int file, off64_t length) {
     REAL(int, "ftruncate64", int, off64_t);

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.integration.faults.crash_disk_run import crash_disk_run
 
-RUNS = 40
+RUNS = 10
 
 
 def test_a_power_cut_takes_back_only_what_was_not_promised(tmp_path: Path) -> None:

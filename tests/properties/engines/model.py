@@ -16,6 +16,11 @@ class Stored:
     timestamp_ms: int
     record: NewRecord
 
+    @property
+    def content_bytes(self) -> int:
+        record = self.record
+        return len(record.value or b"") + len(record.key or b"") + sum(map(len, record.tags))
+
     def has_expired_itself(self, now_ms: int) -> bool:
         expire_at_ms = self.record.expire_at_ms
         return expire_at_ms is not None and expire_at_ms <= now_ms

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from firnmq.config import StorageType
@@ -14,6 +14,8 @@ _IS_SOAK = os.environ.get("FIRN_SOAK") == "1"
 SETTINGS = settings(
     max_examples=300 if _IS_SOAK else 30,
     stateful_step_count=80 if _IS_SOAK else 35,
+    # Shrinking opens thousands of stores; the steps as they were found are short enough to read.
+    phases=tuple(Phase) if _IS_SOAK else (Phase.explicit, Phase.reuse, Phase.generate),
     deadline=None,
     print_blob=True,
     suppress_health_check=list(HealthCheck),

@@ -65,7 +65,7 @@ class FileBytes:
         try:
             return [self._files.read_at(self._path, position, size)]
         except FileNotFoundError:
-            raise SegmentGone(f"{self._path} is not there") from None
+            raise SegmentGone(self._path, "is not there") from None
 
     def nearer(self, point: Point, offset: int) -> Point:
         return point

@@ -45,7 +45,7 @@ class RowBytes:
         lower = self._prefix + _POSITION.pack(position)
         rows = self._kv.items(Family.MESSAGES, lower, self._upper, max_bytes=size)
         if not rows or rows[0][0] != lower:
-            raise SegmentGone(f"{self.where} has nothing at {position}")
+            raise SegmentGone(self.where, f"has nothing at {position}")
         return [value for _, value in rows]
 
     def nearer(self, point: Point, offset: int) -> Point:

@@ -26,6 +26,10 @@ from firnmq.errors import FirnError, StorageFailed, storage_failure
 from firnmq.index import Checkpoint, IndexBuilder, IndexSink, Point, SegmentIndex
 from firnmq.record import NewRecord, crc32c, patch_base
 
+_KEEP_LOCK = 0
+"""Tells crc32c not to let go of the interpreter's lock: a batch takes microseconds, and to get
+the lock back the worker would wait behind every caller that is preparing a request."""
+
 
 class TurnIndex(IndexSink, Protocol):
     """An index sink that also takes the checkpoint, and gives what it gathered."""
@@ -234,6 +238,16 @@ class ShardLog:
         tail = self.tail
         self.view = View(self.segments, self.view.start_offset, tail.next_offset, tail.position)
 
+    def publish_sealed(self) -> int:
+        """Shows readers what was sealed in a turn that failed later; returns where that ends.
+
+        It is durable and in the chain, so nothing takes it back when the log is reopened.
+        """
+        active = self.tail.segment.meta
+        if active.seq > self.view.segments[-1].meta.seq:
+            self.view = View(self.segments, self.view.start_offset, active.base_offset, 0)
+        return self.view.end_offset
+
     def fail(self, cause: BaseException) -> StorageFailed:
         """Closes the log for writing; what is published stays readable, the rest is forgotten."""
         if isinstance(cause, StorageFailed):
@@ -397,7 +411,7 @@ class ShardLog:
         )
         if tail.first_append_ms is None:
             tail.first_append_ms = now_ms
-        tail.crc = crc32c(data, tail.crc)
+        tail.crc = crc32c(data, tail.crc, _KEEP_LOCK)
         tail.position += len(data)
         tail.next_offset = base_offset + batch.record_count
         self._gathered.append(data)

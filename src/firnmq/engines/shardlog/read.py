@@ -21,6 +21,8 @@ _ATTEMPTS = 8
 """How often a read starts over because what it was reading was removed or cut."""
 _RECORD_BYTES_EXPECTED = 4096
 """A read of few records begins with this much for each, so that one record costs no megabyte."""
+_OFFSET_BYTES = 8
+"""A batch begins with its base offset."""
 _NO_COLUMNS: frozenset[ColumnName] = frozenset()
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ class LogReader:
         found: list[Columns] = []
         at = offset
         expected_bytes = min(max_bytes, max_records * _RECORD_BYTES_EXPECTED)
-        for segment, runs in self._runs_from(view, offset, expected_bytes):
+        for segment, runs, _ in self._runs_from(view, offset, expected_bytes):
             wanted = dataclasses.replace(
                 self._live,
                 start_offset=at,
@@ -87,7 +89,7 @@ class LogReader:
         is_filtered = bool(live.holes or live.dead_keys or live.ttl_ms)
         batches: list[memoryview] = []
         at = offset
-        for segment, runs in self._runs_from(view, offset, max_bytes):
+        for segment, runs, next_batch_bytes in self._runs_from(view, offset, max_bytes):
             for run in runs:
                 if is_filtered:
                     pieces, taken, at = self._live_batches(segment, run, at, max_bytes, batches)
@@ -98,7 +100,7 @@ class LogReader:
                 if max_bytes <= 0 or at <= run.entries[-1].last_offset:
                     max_bytes = 0
                     break
-            if max_bytes <= 0:
+            if max_bytes <= 0 or (batches and next_batch_bytes > max_bytes):
                 self._leave_hint(segment, runs, at)
                 break
         return RawPage(
@@ -285,8 +287,11 @@ class LogReader:
 
     def _runs_from(
         self, view: View, offset: int, expected_bytes: int
-    ) -> Iterator[tuple[Segment, list[Run]]]:
-        """Batches from the one that holds the offset on, across segments."""
+    ) -> Iterator[tuple[Segment, list[Run], int]]:
+        """Batches from the one that holds the offset on, across segments.
+
+        With them comes the size of the batch after them where it is known, else 0.
+        """
         if offset >= view.end_offset:
             return
         number = _segment_number(view, offset)
@@ -299,7 +304,7 @@ class LogReader:
             while runs := scan.read(size):
                 useful = [run for run in runs if run.entries[-1].last_offset >= offset]
                 if useful:
-                    yield segment, useful
+                    yield segment, useful, scan.next_batch_bytes
                 size = min(2 * size, CHUNK_BYTES)
 
     def _point(self, segment: Segment, offset: int) -> Point:
@@ -340,7 +345,9 @@ class LogReader:
             scan = SegmentScan(segment, Point(offset, position), length)
         runs = scan.read(CHUNK_BYTES_MIN)
         if not runs:
-            raise SegmentGone(f"{segment.bytes.where} has nothing at {position}")
+            raise SegmentGone(segment.bytes.where, f"has nothing at {position}")
+        if offset is None:
+            _check_base(view, segment, runs[0])
         return _decode_batches(segment, [runs[0].batch(runs[0].entries[0])], wanted)
 
     def _page(self, view: View, columns: tuple[Columns, ...], next_offset: int) -> Page:
@@ -354,12 +361,15 @@ class LogReader:
     def _steadily(self, read: Callable[[View], T]) -> T:
         """What `read` finds; it starts over when retention or a cut has removed what it read."""
         log = self._log
+        where = log.spec.name
         for _ in range(_ATTEMPTS):
             try:
                 found = read(self._view)
                 if log.cut_count == self._cut_count:
                     return found
-            except (SegmentGone, _NotPublished):
+            except SegmentGone as gone:
+                where = gone.where
+            except _NotPublished:
                 pass
             except Corruption:
                 if log.cut_count == self._cut_count:
@@ -367,7 +377,7 @@ class LogReader:
             self._look()
         if log.refusal is not None:
             raise log.refusal  # The shard was deleted meanwhile.
-        raise Corruption("its bytes are not there", where=log.spec.name)
+        raise Corruption("its bytes are not there", where=where)
 
     def _look(self) -> None:
         """Takes the log as it is now, after a cut that is under way."""
@@ -429,6 +439,23 @@ def _whole_batches(
     begin = entries[first].position
     piece = memoryview(run.buffer)[begin : begin + size]
     return [piece], size, entries[last - 1].last_offset + 1
+
+
+def _check_base(view: View, segment: Segment, run: Run) -> None:
+    """Checks the first batch's base offset, which no CRC covers, by what comes after the batch."""
+    entry = run.entries[0]
+    end = run.position + entry.size
+    if end < _length(view, segment):
+        following = memoryview(run.buffer)[entry.size : entry.size + _OFFSET_BYTES]
+        if len(following) < _OFFSET_BYTES:
+            following = memoryview(segment.bytes.read(end, _OFFSET_BYTES)[0])[:_OFFSET_BYTES]
+        expected = int.from_bytes(following, "big")
+    elif segment.meta.state is SegmentState.SEALED:
+        expected = segment.meta.end_offset
+    else:
+        expected = view.end_offset
+    if entry.last_offset + 1 != expected:
+        raise Corruption("offset gap", where=segment.bytes.where, position=run.position)
 
 
 def _decode(segment: Segment, runs: list[Run], wanted: Selection) -> Columns:

@@ -40,6 +40,8 @@ def open_log(
     the device holds, so it is cut off.
     """
     chain = state.chain(spec.uid)
+    if failed is not None:
+        chain = _undo_unknown_roll(spec, state, chain, failed)
     start_offset = state.start_offset(spec.uid)
     if not chain:
         first = SegmentMeta(seq=0, base_offset=start_offset, created_ms=backend.clock.now_ms())
@@ -105,6 +107,22 @@ def forget_deletions_beyond_end(log: ShardLog, state: ShardState | None) -> None
             if state is not None:
                 state.set_dead_key(uid, key, end)
             log.dead_keys[key] = end
+
+
+def _undo_unknown_roll(
+    spec: ShardSpec, state: ShardState, chain: list[SegmentMeta], failed: ShardLog
+) -> list[SegmentMeta]:
+    """The chain up to the segment that was active when the log failed.
+
+    Where the change of the chain could not be synced, a roll may be there or not; the segment it
+    sealed may then hold what was never acknowledged. Nothing was written after it.
+    """
+    active = failed.view.segments[-1].meta
+    newer = [meta.seq for meta in chain if meta.seq > active.seq]
+    if not newer:
+        return chain
+    state.undo_roll(spec.uid, active, newer)
+    return [*(meta for meta in chain if meta.seq < active.seq), active]
 
 
 def _recover_tail(

@@ -12,7 +12,7 @@ from firnmq.record import BatchEntry, Walk, walk
 
 CHUNK_BYTES = 1024 * 1024
 """Read at once in a long scan: large enough to forget the call, small enough for the cache."""
-CHUNK_BYTES_MIN = 16 * 1024
+CHUNK_BYTES_MIN = 4 * 1024
 
 
 class Run(NamedTuple):
@@ -41,7 +41,8 @@ class SegmentScan:
         self._segment = segment
         self._length = length
         self._verify = verify
-        self._needed_bytes = length + 1
+        self.next_batch_bytes = 0
+        """Size of the batch at which the last run was cut off, 0 where there was none."""
         self.position = point.position
         """Where the next run begins."""
         self.offset: int | None = point.offset
@@ -64,14 +65,16 @@ class SegmentScan:
             return []
         size = min(max(size, CHUNK_BYTES_MIN), self._length - self.position)
         runs = self._read(size)
-        if not runs and self.position + self._needed_bytes <= self._length:
-            runs = self._read(self._needed_bytes)  # The first batch is larger than what was read.
+        needed_bytes = self.next_batch_bytes
+        if not runs and 0 < needed_bytes <= self._length - self.position:
+            runs = self._read(needed_bytes)  # The first batch is larger than what was read.
         if not runs:
             raise self._corrupt("a batch goes beyond the end of the segment")
         return runs
 
     def _read(self, size: int) -> list[Run]:
         runs: list[Run] = []
+        self.next_batch_bytes = 0
         for buffer in self._segment.bytes.read(self.position, size):
             limit = min(len(buffer), self._length - self.position)
             if limit <= 0:
@@ -82,7 +85,7 @@ class SegmentScan:
                 self.position += found.valid_end
                 self.offset = found.headers[-1].last_offset + 1
             if found.reason == TRUNCATED:
-                self._needed_bytes = found.needed_bytes
+                self.next_batch_bytes = found.needed_bytes
                 break
             if found.reason is not None:
                 if runs:  # What is good before it can be used; the next read meets it first.

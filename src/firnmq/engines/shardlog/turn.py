@@ -6,7 +6,7 @@ import math
 import time
 
 from firnmq.config import Durability
-from firnmq.disk import Turn
+from firnmq.disk import Settlement, Turn
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, Backend, ShardLog
 
@@ -69,16 +69,12 @@ class LogTurnHandler:
                     log.sync()
                 staged.append(log)
             except STORAGE_ERRORS as error:
-                failure = log.fail(error)
-                for request in requests:
-                    settlement.fail(request.ticket, failure)
+                _fail(settlement, log, requests, error)
         try:
             self._backend.commit(staged)
         except STORAGE_ERRORS as error:
             for log in staged:
-                failure = log.fail(error)
-                for request in by_log[log]:
-                    settlement.fail(request.ticket, failure)
+                _fail(settlement, log, by_log[log], error)
             return
         for log in staged:
             log.publish()
@@ -107,3 +103,17 @@ class LogTurnHandler:
             log.publish()
         except STORAGE_ERRORS as error:
             log.fail(error)
+
+
+def _fail(
+    settlement: Settlement, log: ShardLog, requests: list[Append], error: BaseException
+) -> None:
+    """Closes the log and fails its requests, except those a roll in mid-turn has made durable."""
+    failure = log.fail(error)
+    kept_end = log.publish_sealed()
+    for request in requests:
+        appended = request.appended
+        if appended is not None and appended.next_offset <= kept_end:
+            settlement.resolve(request.ticket, appended)
+        else:
+            settlement.fail(request.ticket, failure)

@@ -1,0 +1,79 @@
+"""Topics on their way: hidden until they are whole, known until they are gone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from firnmq.adapter import Topic, TopicCatalog
+from firnmq.adapter.catalog import TopicState
+from firnmq.config import TopicConfig
+from firnmq.disk import Family, KeyValueStore
+from firnmq.errors import AlreadyExists, Corruption, TopicNotFound
+
+
+@pytest.fixture
+def kv(tmp_path: Path) -> Iterator[KeyValueStore]:
+    kv = KeyValueStore(tmp_path)
+    yield kv
+    kv.close()
+
+
+def topic(name: str, **fields: object) -> Topic:
+    given = {"topic_id": f"id-{name}", "shard_count": 2, "config": TopicConfig(), "created_ms": 5}
+    return Topic(name=name, **{**given, **fields})  # type: ignore[arg-type]
+
+
+def test_a_topic_is_shown_when_it_is_ready(kv: KeyValueStore) -> None:
+    catalog = TopicCatalog(kv)
+    catalog.begin_creation(topic("t"))
+    assert catalog.topics() == []
+    assert [each.name for each in catalog.unfinished()] == ["t"]
+    with pytest.raises(TopicNotFound):
+        catalog.get("t")
+    with pytest.raises(AlreadyExists):
+        catalog.begin_creation(topic("t"))
+    ready = catalog.become_ready(topic("t"))
+    assert (catalog.get("t"), catalog.topics(), catalog.unfinished()) == (ready, [ready], [])
+    assert ready.shard_names() == ["id-t_0", "id-t_1"]
+
+
+def test_a_topic_is_hidden_when_it_is_being_deleted(kv: KeyValueStore) -> None:
+    catalog = TopicCatalog(kv)
+    with pytest.raises(TopicNotFound):
+        catalog.begin_deletion("t")
+    catalog.begin_creation(topic("t"))
+    catalog.become_ready(topic("t"))
+    going = catalog.begin_deletion("t")
+    assert going.state is TopicState.DELETING
+    with pytest.raises(TopicNotFound):
+        catalog.begin_deletion("t")
+    with pytest.raises(AlreadyExists):
+        catalog.begin_creation(topic("t"))
+    catalog.forget(going)
+    catalog.forget(going)
+    assert catalog.unfinished() == []
+    catalog.begin_creation(topic("t"))
+
+
+def test_all_of_it_is_there_after_a_restart(kv: KeyValueStore) -> None:
+    catalog = TopicCatalog(kv)
+    config = TopicConfig(ttl_ms=7, tag_headers=("a", "b"))
+    for name in ("b", "a", "half", "going", "gone"):
+        catalog.begin_creation(topic(name, config=config))
+        if name != "half":
+            catalog.become_ready(topic(name, config=config))
+    catalog.begin_deletion("going")
+    catalog.forget(catalog.begin_deletion("gone"))
+    again = TopicCatalog(kv)
+    assert again.topics() == catalog.topics()
+    assert [each.name for each in again.topics()] == ["a", "b"]
+    assert {each.name for each in again.unfinished()} == {"half", "going"}
+    assert again.get("a").config == config
+
+
+def test_a_damaged_entry_is_called_so(kv: KeyValueStore) -> None:
+    with kv.batch() as batch:
+        batch.put(Family.STATE, b"Tbroken", b"\xff\xff")
+    with pytest.raises(Corruption):
+        TopicCatalog(kv)

@@ -1,0 +1,103 @@
+"""A store opens whole or not at all, and finishes what was interrupted."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from firnmq.adapter import Topic
+from firnmq.config import TopicConfig
+from firnmq.disk import Family, KeyValueStore, run_blocking
+from firnmq.errors import AlreadyExists, Corruption, DirectoryInUse, TopicNotFound
+from firnmq.record import NewRecord
+from firnmq.server import LocalStore
+from firnmq.testing import FakeClock
+from tests.unit.adapter.dict_adapter import DictAdapter
+
+
+def opened(path: Path, **options: object) -> LocalStore:
+    return LocalStore(path, clock=FakeClock(), background=False, **options)  # type: ignore[arg-type]
+
+
+def firn_threads() -> set[str]:
+    return {each.name for each in threading.enumerate() if each.name.startswith("firn-")}
+
+
+def test_an_open_that_fails_lets_go_of_everything(tmp_path: Path) -> None:
+    before = firn_threads()
+    with pytest.raises(AlreadyExists):
+        opened(tmp_path, adapters={"EngineMemory": DictAdapter})
+    assert firn_threads() == before
+    opened(tmp_path).close()
+    kv = KeyValueStore(tmp_path / "db")
+    with kv.batch() as batch:
+        batch.put(Family.STATE, b"Tbroken", b"\xff")
+    kv.close()
+    for _ in range(2):
+        with pytest.raises(Corruption):
+            opened(tmp_path)
+    assert firn_threads() == before
+
+
+def test_a_directory_is_open_once(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    with pytest.raises(DirectoryInUse):
+        opened(tmp_path)
+    store.close()
+    store.close()
+    opened(tmp_path).close()
+
+
+def test_a_store_in_the_background_keeps_house_until_closed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    assert "firn-housekeeper" in firn_threads()
+    store.close()
+    assert "firn-housekeeper" not in firn_threads()
+
+
+@pytest.mark.parametrize("storage_type", ["EngineMemory", "EngineRocksDB", "EngineSegment"])
+def test_a_half_made_and_a_half_deleted_topic_are_gone_after_an_open(
+    tmp_path: Path, storage_type: str
+) -> None:
+    """1. one topic is whole, 2. one loses its last step of creation, 3. one all of its deletion."""
+    config = TopicConfig(storage_type=storage_type)
+    store = opened(tmp_path)
+    engine = store.engines[storage_type]
+    for name in ("whole", "deleted"):
+        run_blocking(store.manager.create_topic(name, 2, config))
+        run_blocking(store.manager.write(name, [NewRecord(value=b"v")], 0))
+    half = Topic(name="half", topic_id="half-id", shard_count=3, config=config, created_ms=0)
+    store.catalog.begin_creation(half)
+    engine.create_shard(half.shard_name(0), config)
+    run_blocking(engine.append(half.shard_name(0), [NewRecord(value=b"v")]))
+    store.catalog.begin_deletion("deleted")
+    store.close()
+
+    store = opened(tmp_path)
+    assert [topic.name for topic in store.catalog.topics()] == ["whole"]
+    assert store.catalog.unfinished() == []
+    assert {spec.name for spec in store.engines[storage_type].list_shard()} == set(
+        store.catalog.get("whole").shard_names()
+    )
+    with pytest.raises(TopicNotFound):
+        store.catalog.get("half")
+    if storage_type == "EngineSegment":
+        folders = {path.name for path in (tmp_path / "segments").iterdir()}
+        assert folders == {store.catalog.get("whole").shard_name(0)}
+    for name in ("half", "deleted"):
+        run_blocking(store.manager.create_topic(name, 1, config))
+    store.close()
+
+
+def test_an_unfinished_topic_of_an_adapter_that_is_not_here_waits_for_it(tmp_path: Path) -> None:
+    config = TopicConfig(storage_type="Mine")
+    store = opened(tmp_path, adapters={"Mine": DictAdapter})
+    run_blocking(store.manager.create_topic("t", 1, config))
+    store.catalog.begin_deletion("t")
+    store.close()
+    store = opened(tmp_path)
+    assert [topic.name for topic in store.catalog.unfinished()] == ["t"]
+    store.close()
+    store = opened(tmp_path, adapters={"Mine": DictAdapter})
+    assert store.catalog.unfinished() == []
+    store.close()
