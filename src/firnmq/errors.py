@@ -106,8 +106,8 @@ class IndexDisabled(FirnError):
 class StorageFailed(FirnError):
     """A write or sync failed below us: the shard is closed and reopens from disk on next use.
 
-    What was acknowledged before stays. Whether the failed request is on disk is unknown to its
-    sender until the shard has reopened; reopening removes it.
+    What was acknowledged before stays. Whether the failed request is stored is unknown until the
+    shard has reopened and its end offset can be read.
     """
 
     def __init__(self, shard: str, cause: BaseException) -> None:
@@ -118,6 +118,26 @@ class StorageFailed(FirnError):
 
 class DiskFull(StorageFailed):
     """There is no room on the device. Free some; appends work again without a restart."""
+
+
+class ProducerFenced(FirnError):
+    """A newer instance of the producer exists; this one must stop."""
+
+    def __init__(self, producer_id: int, epoch: int, current: int) -> None:
+        super().__init__(f"producer {producer_id} has epoch {current}, this is epoch {epoch}")
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.current = current
+
+
+class OutOfOrderSequence(FirnError):
+    """A batch of an idempotent producer does not follow the last one; nothing was written."""
+
+    def __init__(self, producer_id: int, sequence: int, expected: int) -> None:
+        super().__init__(f"producer {producer_id} sent sequence {sequence}, expected is {expected}")
+        self.producer_id = producer_id
+        self.sequence = sequence
+        self.expected = expected
 
 
 class Closed(FirnError):

@@ -87,6 +87,12 @@ class TopicCatalog:
             self._save(ready)
             return ready
 
+    def update(self, topic: Topic) -> None:
+        """Replaces a topic by one with other options or more shards."""
+        with self._lock:
+            self.get(topic.name)
+            self._save(topic)
+
     def begin_deletion(self, name: str) -> Topic:
         """Hides a topic whose shards are about to be removed."""
         with self._lock:

@@ -8,10 +8,27 @@ from concurrent.futures import Executor
 from firnmq.adapter.api import ShardBounds
 from firnmq.adapter.offsets import OffsetManager
 from firnmq.config import TopicConfig
-from firnmq.disk import call_blocking
+from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines import AdapterOffsetStrategy, Appended, Engine, Page, RawPage, ShardStatus
 from firnmq.record import NewRecord
+
+
+class AppendWatch:
+    """Waits for a shard to grow. Close it, also when nobody waits any more."""
+
+    def __init__(self, engine: Engine, shard: str, end_offset: int) -> None:
+        self._engine = engine
+        self._shard = shard
+        self._ticket: Ticket[None] = Ticket()
+        self._must_wait = engine.watch(shard, end_offset, self._ticket)
+
+    async def wait(self) -> None:
+        if self._must_wait:
+            await self._ticket
+
+    def close(self) -> None:
+        self._engine.unwatch(self._shard, self._ticket)
 
 
 class EngineStorageAdapter:
@@ -84,6 +101,23 @@ class EngineStorageAdapter:
     async def batch_write_raw(self, shard: str, batches: Sequence[Buffer]) -> Appended:
         """Appends encoded batches; writable buffers are patched in place."""
         return await self._engine.append_batches(shard, batches)
+
+    async def submit_raw(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]:
+        """Queues encoded batches in the order of calls; the ticket waits for durability."""
+        return await self._engine.submit_batches(shard, batches)
+
+    async def bounds(self, shard: str) -> tuple[int, int]:
+        """Start and end offset; waits only if the shard has to be opened."""
+        if self._engine.is_open(shard):
+            return self._engine.bounds(shard)
+        return await call_blocking(self._readers, self._engine.bounds, shard)
+
+    def watch(self, shard: str, end_offset: int) -> AppendWatch:
+        """Lets an asynchronous caller wait until the shard grows beyond the offset."""
+        return AppendWatch(self._engine, shard, end_offset)
+
+    async def reconfigure(self, shard: str, config: TopicConfig) -> None:
+        await call_blocking(self._readers, self._engine.reconfigure, shard, config)
 
     async def read_raw(self, shard: str, offset: int, *, max_bytes: int) -> RawPage:
         def read() -> RawPage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import uuid
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 from firnmq.adapter.api import StorageAdapter
 from firnmq.adapter.catalog import Topic, TopicCatalog
+from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.adapter.foreign import ForeignAdapter
 from firnmq.adapter.offsets import OffsetManager
 from firnmq.clock import Clock
@@ -108,14 +110,43 @@ class StorageDriverManager:
         try:
             for shard in topic.shard_names():
                 await driver.create_shard(shard, config)
-        except BaseException:
+        except Exception:
             await self._remove_shards(topic)
-            raise
+            raise  # A cancelled creation is cleaned up at the next open: a shard may be under way.
         return self.catalog.become_ready(topic)
 
     async def delete_topic(self, name: str) -> None:
         """Hides the topic, then removes its shards; a crash in between is finished at open."""
         await self._remove_shards(self.catalog.begin_deletion(name))
+
+    async def grow_topic(self, name: str, shard_count: int) -> Topic:
+        """Adds shards; existing ones keep their records."""
+        topic = self.catalog.get(name)
+        if not topic.shard_count < shard_count <= SHARDS_MAX:
+            raise InvalidArgument(
+                "shards", f"must be {topic.shard_count + 1:,} to {SHARDS_MAX:,}, not {shard_count}"
+            )
+        driver = self.driver(topic.config.storage_type)
+        for seq in range(topic.shard_count, shard_count):
+            try:
+                await driver.create_shard(topic.shard_name(seq), topic.config)
+            except AlreadyExists:
+                continue  # Made before a crash that kept the topic from being updated.
+        grown = dataclasses.replace(topic, shard_count=shard_count)
+        self.catalog.update(grown)
+        return grown
+
+    async def reconfigure_topic(self, name: str, config: TopicConfig) -> Topic:
+        """Gives a topic other options; a crash in mid-change leaves some shards with the old."""
+        topic = self.catalog.get(name)
+        driver = self.driver(topic.config.storage_type)
+        if not isinstance(driver, EngineStorageAdapter):
+            raise InvalidArgument(name, f"is kept by {config.storage_type}, which cannot change it")
+        changed = dataclasses.replace(topic, config=config)
+        self.catalog.update(changed)
+        for shard in topic.shard_names():
+            await driver.reconfigure(shard, config)
+        return changed
 
     async def finish_interrupted(self) -> list[str]:
         """Removes what a crash left of topics that were being made or deleted."""
@@ -133,6 +164,7 @@ class StorageDriverManager:
                 await driver.delete_shard(shard)
             except ShardNotFound:
                 continue  # Never made, or removed before a crash.
+        self.offset_manager.forget_shards(topic.shard_names())
         self.catalog.forget(topic)
 
     # Writing ------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ class CommittedOffset:
     offset: int
     metadata: str | None = None
     committed_ms: int
+    leader_epoch: int = -1
 
 
 class OffsetStore(Protocol):
@@ -114,6 +115,22 @@ class OffsetManager:
             for shard, offset in offsets.items()
         }
         self._store.put(group, entries)
+
+    def commit_entries(self, group: str, entries: Mapping[str, CommittedOffset]) -> None:
+        """The same with what the committer noted beside each offset."""
+        check_group_name(group)
+        for shard, entry in entries.items():
+            if entry.offset < 0:
+                raise InvalidArgument(f"offset of {shard}", f"must be 0 or more: {entry.offset}")
+        self._store.put(group, entries)
+
+    def forget_shards(self, shards: list[str]) -> None:
+        """Removes every group's offsets of shards that no longer exist."""
+        gone = set(shards)
+        for group in self._store.groups():
+            stale = [shard for shard in self._store.get(group) if shard in gone]
+            if stale:
+                self._store.delete(group, stale)
 
     def committed(self, group: str) -> dict[str, CommittedOffset]:
         """What the group has committed, by shard; empty for a group nobody has heard of."""

@@ -15,6 +15,7 @@ from firnmq.cli.dump import dump
 from firnmq.cli.errors import hint_for
 from firnmq.cli.read import read
 from firnmq.cli.segments import segments
+from firnmq.cli.serve import serve
 from firnmq.cli.topic import topic
 from firnmq.cli.verify import verify
 from firnmq.cli.write import write
@@ -64,5 +65,5 @@ def main() -> None:
     """
 
 
-for command in (demo, dump, read, segments, topic, verify, write):
+for command in (demo, dump, read, segments, serve, topic, verify, write):
     main.add_command(command)

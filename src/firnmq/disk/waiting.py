@@ -65,6 +65,13 @@ class Ticket(Generic[T]):
         yield self
         return self.wait()
 
+    def settle_here(self) -> None:
+        """Delivers the outcome without a hop, by the owner, in its own thread or loop."""
+        if self._parked is not None:
+            self._parked.release()
+        else:
+            self._settle()
+
     def _settle(self) -> None:
         """Hands the stored outcome to the future. Runs on the ticket's event loop."""
         assert self._future is not None

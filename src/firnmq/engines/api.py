@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from firnmq.config import TopicConfig
+from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.state import ShardSpec
@@ -100,6 +101,8 @@ class ShardStatus:
     start_offset: int
     end_offset: int
     length_bytes: int
+    max_timestamp: int
+    """Greatest timestamp of all records, below 0 if there is none."""
     segments: tuple[SegmentMeta, ...]
     failure: str | None
 
@@ -122,6 +125,18 @@ class Engine(Protocol):
     async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended: ...
 
     async def append_batches(self, shard: str, batches: Sequence[Buffer]) -> Appended: ...
+
+    async def submit_batches(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]: ...
+
+    def is_open(self, shard: str) -> bool: ...
+
+    def bounds(self, shard: str) -> tuple[int, int]: ...
+
+    def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool: ...
+
+    def unwatch(self, shard: str, ticket: Ticket[None]) -> None: ...
+
+    def reconfigure(self, shard: str, config: TopicConfig) -> None: ...
 
     def read_by_offset(
         self, shard: str, offset: int, *, max_records: int, max_bytes: int

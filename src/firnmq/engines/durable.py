@@ -11,10 +11,11 @@ from firnmq.engines.api import Appended
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.producers import Producer, ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.eventlog import EventLogger
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex
-from firnmq.index.layout import shard_range
+from firnmq.index.layout import producer_id_of, producer_range, shard_range
 
 _log = EventLogger("engine")
 
@@ -65,6 +66,12 @@ class DurableBackend:
         with self._kv.batch() as batch:
             batch.put_many(Family.INDEX, entries)
 
+    def load_producers(self, spec: ShardSpec) -> ProducerStates:
+        rows = self._kv.items(Family.INDEX, *producer_range(spec.uid))
+        return ProducerStates(
+            (producer_id_of(key), Producer.unpack(packed)) for key, packed in rows
+        )
+
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         segment.bytes.drop()
         RocksSegmentIndex(self._kv, spec.uid, segment.meta.seq).clear()
@@ -94,11 +101,11 @@ class DurableKeeper:
             _log.warning("tail_cut", shard=spec.name, cut_bytes=found.cut_bytes)
         return found.log
 
-    async def append(self, log: ShardLog, request: Append) -> Appended:
+    async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
         request.log = log
         request.ticket = Ticket()
         await self._pool.put(log.spec.uid, request)
-        return await request.ticket
+        return request.ticket
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         truncate_log(log, self._backend, self._backend.state, offset, position)

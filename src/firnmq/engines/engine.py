@@ -9,7 +9,7 @@ from typing import Protocol
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
-from firnmq.disk import call_blocking
+from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import (
     AdapterOffsetStrategy,
@@ -53,7 +53,8 @@ class LogKeeper(Protocol):
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog: ...
 
-    async def append(self, log: ShardLog, request: Append) -> Appended: ...
+    async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
+        """Queues a request; the ticket is settled when it is as durable as the topic asks."""
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
 
@@ -117,25 +118,64 @@ class LogEngine:
             start_offset=view.start_offset,
             end_offset=view.end_offset,
             length_bytes=sealed + view.active_length,
+            max_timestamp=max(
+                log.tail.builder.max_timestamp,
+                *(each.meta.max_timestamp for each in view.segments),
+            ),
             segments=tuple(each.meta for each in view.segments),
             failure=None if log.refusal is None else str(log.refusal),
         )
+
+    def is_open(self, shard: str) -> bool:
+        """Whether a call on the shard needs no recovery first."""
+        return shard in self._logs
+
+    def bounds(self, shard: str) -> tuple[int, int]:
+        """Start and end offset."""
+        view = self._log(shard).view
+        return view.start_offset, view.end_offset
+
+    def reconfigure(self, shard: str, config: TopicConfig) -> None:
+        """Gives a shard other options, for what is written and judged from now on."""
+
+        def change(log: ShardLog) -> None:
+            spec = ShardSpec(name=log.spec.name, uid=log.spec.uid, config=config)
+            self._state.save_shard(spec)
+            self._specs[shard] = spec
+            log.spec = spec
+
+        self._change(shard, change)
 
     # Writing ------------------------------------------------------------------------------------
 
     async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended:
         spec = self._spec(shard)
         request = prepare_records(records, spec.config, self._clock.now_ms())
-        return await self._keeper.append(await self._log_to_append(shard), request)
+        return await (await self._keeper.submit(await self._log_to_append(shard), request))
 
     async def append_batches(self, shard: str, batches: Sequence[Buffer]) -> Appended:
         """Appends a client's batches. Writable buffers are patched in place: hand them over."""
+        return await (await self.submit_batches(shard, batches))
+
+    async def submit_batches(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]:
+        """Queues a client's batches in the order of calls; the ticket waits for durability."""
         if not batches:
             raise InvalidArgument("batches", "there must be at least one")
+        if len({id(batch) for batch in batches}) < len(batches):
+            batches = [bytearray(batch) for batch in batches]  # Each is patched by itself.
         spec = self._spec(shard)
         prepared = [prepare_batch(batch, spec.config) for batch in batches]
         request = Append(None, prepared, sum(len(batch.data) for batch in prepared))
-        return await self._keeper.append(await self._log_to_append(shard), request)
+        return await self._keeper.submit(await self._log_to_append(shard), request)
+
+    def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool:
+        """Settles the ticket when the shard grows beyond the offset; False if it has already."""
+        return self._log(shard).watch(ticket, end_offset)
+
+    def unwatch(self, shard: str, ticket: Ticket[None]) -> None:
+        log = self._logs.get(shard)
+        if log is not None:
+            log.unwatch(ticket)
 
     # Reading ------------------------------------------------------------------------------------
 

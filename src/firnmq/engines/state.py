@@ -63,6 +63,12 @@ class ShardState:
             self._kv.sync()
             return spec
 
+    def save_shard(self, spec: ShardSpec) -> None:
+        """Writes a registered shard anew, with other options."""
+        with self._kv.batch() as batch:
+            batch.put(Family.STATE, _SHARD + spec.name.encode(), msgspec.msgpack.encode(spec))
+        self._kv.sync()
+
     def shards(self) -> list[ShardSpec]:
         rows = self._kv.items(Family.STATE, _SHARD, _after(_SHARD))
         configs: dict[TopicConfig, TopicConfig] = {}  # Shards of a topic share one object.

@@ -28,7 +28,9 @@ TIME_KEY = struct.Struct(
     "Q"  # offset of the point
 )
 
-CHECKPOINT, OFFSET, TIME, KEY, TAG = range(5)
+CHECKPOINT, OFFSET, TIME, KEY, TAG, PRODUCER = range(6)
+NO_SEGMENT = 2**32 - 1
+"""In place of a segment: entries of the shard as a whole."""
 KIND_END = 255
 
 TERM_BYTES_MAX = 128
@@ -47,6 +49,22 @@ def segment_range(shard_uid: int, segment_seq: int) -> tuple[bytes, bytes]:
 def shard_range(shard_uid: int) -> tuple[bytes, bytes]:
     """Every index entry of a shard is in [first, second)."""
     return PREFIX.pack(shard_uid, 0, 0), PREFIX.pack(shard_uid + 1, 0, 0)
+
+
+def producer_key(shard_uid: int, producer_id: int) -> bytes:
+    return PREFIX.pack(shard_uid, NO_SEGMENT, PRODUCER) + U64.pack(producer_id)
+
+
+def producer_range(shard_uid: int) -> tuple[bytes, bytes]:
+    """Every producer of a shard is in [first, second)."""
+    return (
+        PREFIX.pack(shard_uid, NO_SEGMENT, PRODUCER),
+        PREFIX.pack(shard_uid, NO_SEGMENT, PRODUCER + 1),
+    )
+
+
+def producer_id_of(key: bytes) -> int:
+    return int(U64.unpack_from(key, PREFIX.size)[0])
 
 
 def time_key(timestamp_ms: int, offset: int) -> bytes:

@@ -19,6 +19,7 @@ from firnmq.index.layout import (
     U64,
     pack_offsets,
     pack_place,
+    producer_key,
     segment_range,
     short_number,
     term,
@@ -33,10 +34,11 @@ _LAST = b"\xff" * 8
 class RocksIndexEntries:
     """Gathers a turn's entries for one segment; an IndexSink."""
 
-    __slots__ = ("_key", "_offset", "_tag", "_time", "checkpoint_key", "entries")
+    __slots__ = ("_key", "_offset", "_shard_uid", "_tag", "_time", "checkpoint_key", "entries")
 
     def __init__(self, shard_uid: int, segment_seq: int) -> None:
         self.entries: list[tuple[bytes, bytes]] = []
+        self._shard_uid = shard_uid
         self.checkpoint_key = PREFIX.pack(shard_uid, segment_seq, CHECKPOINT)
         self._offset = PREFIX.pack(shard_uid, segment_seq, OFFSET)
         self._time = PREFIX.pack(shard_uid, segment_seq, TIME)
@@ -70,6 +72,9 @@ class RocksIndexEntries:
 
     def set_checkpoint(self, checkpoint: Checkpoint) -> None:
         self.entries.append((self.checkpoint_key, checkpoint.pack()))
+
+    def set_producer(self, producer_id: int, packed: bytes) -> None:
+        self.entries.append((producer_key(self._shard_uid, producer_id), packed))
 
 
 class RocksSegmentIndex:

@@ -48,7 +48,14 @@ from firnmq.record.batch import (
 from firnmq.record.columns import NO_ENTRIES, BinaryColumn, Columns
 from firnmq.record.compression import compress, decompress
 from firnmq.record.selection import COLUMN_BYTES_MAX, EVERYTHING, Selection
-from firnmq.record.types import EXPIRE_AT_MS_MAX, TIMESTAMP_MS_MAX, BatchTerms, NewRecord
+from firnmq.record.types import (
+    EXPIRE_AT_MS_MAX,
+    RECORD_OVERHEAD_BYTES,
+    TIMESTAMP_MS_MAX,
+    BatchTerms,
+    NewRecord,
+    checked,
+)
 
 if cython.compiled:
     from cython.cimports.cpython.buffer import (
@@ -74,6 +81,8 @@ _OFFSET_MAX = cython.declare(cython.longlong, OFFSET_MAX)
 _RECORD_BYTES_MIN = cython.declare(cython.Py_ssize_t, RECORD_BYTES_MIN)
 _EXPIRY_DIGITS_MAX = cython.declare(cython.Py_ssize_t, len(str(EXPIRE_AT_MS_MAX)))
 
+# What `checked` adds to the lengths of key and value.
+_CHECKED_OVERHEAD = cython.declare(cython.Py_ssize_t, RECORD_OVERHEAD_BYTES)
 # Room for a record besides key, value and headers: five lengths, two deltas, one byte.
 _RECORD_OVERHEAD = cython.declare(cython.Py_ssize_t, 48)
 # Room for the two lengths of a header.
@@ -1671,9 +1680,86 @@ def _header_parts(record: Any, index: Any, tag_header: bytes, expire_header: byt
 @cython.cfunc
 @cython.exceptval(-1)
 def _time(field: str, value: Any, limit: Any) -> cython.longlong:
-    if not isinstance(value, int) or value < 0 or value > limit:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0 or value > limit:
         raise InvalidRecord(f"{field} must be an int in 0..{limit}, not {value!r}")
     return value
+
+
+def encode_some(
+    records: Sequence[NewRecord],
+    start: int = 0,
+    *,
+    now_ms: int,
+    compression: Compression = Compression.NONE,
+    tag_header: bytes = b"tag",
+    expire_header: bytes = b"expire-at",
+    max_record_bytes: int = RECORD_BYTES_MAX,
+    max_batch_bytes: int = BATCH_BYTES_MAX,
+    max_records: int = 2**31 - 1,
+) -> tuple[bytearray, int, int]:
+    """One batch of records from `start` on: as many as the limits allow, but at least one.
+
+    Every record is checked as `checked` does it. Returns the batch, the index of the first record
+    that is not in it and the greatest timestamp. The limit in bytes is on records before they are
+    compressed; a single record may exceed it.
+    """
+    out: _Store = _store(1, 1024)
+    at: cython.Py_ssize_t = _HEADER_BYTES
+    first: cython.Py_ssize_t = start
+    stop: cython.Py_ssize_t = min(len(records), start + max_records)
+    index: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    size_max: cython.Py_ssize_t = max_record_bytes
+    end_max: cython.Py_ssize_t = min(max_batch_bytes, BATCH_BYTES_MAX)
+    default: cython.longlong = _time("now_ms", now_ms, TIMESTAMP_MS_MAX)
+    timestamp: cython.longlong
+    base_timestamp: cython.longlong = 0
+    max_timestamp: cython.longlong = 0
+    headers: list | None
+    if first >= stop:
+        raise InvalidRecord("a batch needs at least one record")
+    for index in range(first, stop):
+        record = records[index]
+        if not isinstance(record, NewRecord):
+            raise InvalidRecord(f"expected a NewRecord, got {type(record).__name__}")
+        key = record.key
+        value = record.value
+        moment = record.timestamp_ms
+        size = _length("key", key) + _length("value", value) + _CHECKED_OVERHEAD
+        headers = None
+        if record.headers or record.tags or record.expire_at_ms is not None:
+            checked(record, max_record_bytes=max_record_bytes)
+            headers = _header_parts(record, index, tag_header, expire_header)
+            for part in headers:
+                size += 5 if part is None else 5 + len(cython.cast(bytes, part))
+        elif size > size_max:
+            raise LimitExceeded("record", size, max_record_bytes)
+        if moment is None:
+            timestamp = default
+        else:
+            timestamp = _time("timestamp_ms", moment, TIMESTAMP_MS_MAX)
+        if index == first:
+            base_timestamp = max_timestamp = timestamp
+            # Records of one batch are mostly alike, so the first one tells how much is needed.
+            out.reserve(min(end_max, at + (stop - first) * size) + size)
+        elif at + size > end_max:
+            stop = index
+            break
+        elif timestamp > max_timestamp:
+            max_timestamp = timestamp
+        at = _put_record(out, at, index - first, timestamp - base_timestamp, key, value, headers)
+    batch = _seal(
+        out.finish(at),
+        0,
+        0,
+        compression,
+        stop - first - 1,
+        base_timestamp,
+        max_timestamp,
+        (-1, -1, -1),
+        stop - first,
+    )
+    return batch, stop, max_timestamp
 
 
 def encode(
@@ -1838,6 +1924,8 @@ def _seal(
     )
     prefix = (base_offset, len(batch) - LENGTH_END, leader_epoch, MAGIC)
     HEADER.pack_into(batch, 0, *prefix, *fields)
-    crc = crc32c(memoryview(batch)[CRC_START:])
+    # Not letting go of the interpreter's lock: a batch takes microseconds, and getting the lock
+    # back may take as long as every other thread that wants it.
+    crc = crc32c(memoryview(batch)[CRC_START:], 0, 0)
     batch[CRC_START - 4 : CRC_START] = crc.to_bytes(4, "big")
     return batch

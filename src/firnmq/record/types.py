@@ -15,7 +15,7 @@ TIMESTAMP_MS_MAX: Final = 2**62 - 1
 EXPIRE_AT_MS_MAX: Final = 10**18 - 1
 """Eighteen decimal digits: the longest expiry header that every reader parses."""
 
-_RECORD_OVERHEAD_BYTES: Final = 36
+RECORD_OVERHEAD_BYTES: Final = 36
 """The most that length, attributes, deltas, key length, value length and header count take."""
 _HEADER_OVERHEAD_BYTES: Final = 10
 """The most that the two lengths of one header take."""
@@ -72,7 +72,7 @@ def checked(record: NewRecord, *, max_record_bytes: int = RECORD_BYTES_MAX) -> N
     """
     if not isinstance(record, NewRecord):
         raise InvalidRecord(f"expected a NewRecord, got {type(record).__name__}")
-    size = _RECORD_OVERHEAD_BYTES + _size("value", record.value) + _size("key", record.key)
+    size = RECORD_OVERHEAD_BYTES + _size("value", record.value) + _size("key", record.key)
     if record.headers:
         size += _headers_size(record.headers)
     if record.tags:

@@ -12,6 +12,7 @@ from firnmq.engines.memory.bytes import MemoryBytes
 from firnmq.engines.segments import Medium, Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.log import LogState
+from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
 
@@ -57,6 +58,9 @@ class MemoryBackend:
     def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
         """Likewise."""
 
+    def load_producers(self, spec: ShardSpec) -> ProducerStates:
+        return ProducerStates()
+
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         segment.bytes.drop()
         if isinstance(segment.index, RocksSegmentIndex):
@@ -88,6 +92,9 @@ class MemoryTurnIndex:
 
     def set_checkpoint(self, checkpoint: Checkpoint) -> None:
         """There is nothing to come back to."""
+
+    def set_producer(self, producer_id: int, packed: bytes) -> None:
+        """Likewise."""
 
 
 class VolatileState:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from firnmq.clock import Clock
 from firnmq.config import StorageType
-from firnmq.disk import Family, KeyValueStore, call_blocking
+from firnmq.disk import Family, KeyValueStore, Settlement, Ticket, call_blocking
 from firnmq.engines.api import Appended
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
@@ -21,8 +21,9 @@ from firnmq.engines.shardlog import (
     truncate_log,
 )
 from firnmq.engines.shardlog.log import Tail
+from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
-from firnmq.errors import LimitExceeded, storage_failure
+from firnmq.errors import FirnError, LimitExceeded, storage_failure
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import segment_range, shard_range
 from firnmq.index.memory import POINT_BYTES, TERM_BYTES
@@ -95,6 +96,7 @@ class MemoryKeeper:
             start_offset=max(start_offset, chain[0].base_offset) if chain else base_offset,
             holes=self._state.holes(spec.uid),
             dead_keys=self._state.dead_keys(spec.uid),
+            producers=ProducerStates(),
         )
         forget_deletions_beyond_end(log, self._state if spills(spec) else None)
         with self._lock:
@@ -111,7 +113,18 @@ class MemoryKeeper:
             with self._kv.batch() as batch:
                 batch.delete_range(Family.INDEX, lower, upper)
 
-    async def append(self, log: ShardLog, request: Append) -> Appended:
+    async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
+        """Stores at once; the ticket is settled when this returns."""
+        request.ticket = Ticket()
+        settlement = Settlement()
+        try:
+            settlement.resolve(request.ticket, await self._append(log, request))
+        except FirnError as error:
+            settlement.fail(request.ticket, error)
+        request.ticket.settle_here()
+        return request.ticket
+
+    async def _append(self, log: ShardLog, request: Append) -> Appended:
         size = _needed_bytes(request)
         while not self._reserve(size):
             await call_blocking(None, self._make_room, size)
@@ -122,9 +135,14 @@ class MemoryKeeper:
                 log.stage([request])
                 log.publish()
                 self._count(log)
+            settlement = Settlement()
+            log.wake_watchers(settlement)
+            settlement.deliver()
         finally:
             with self._lock:
                 self._reserved -= size
+        if request.refusal is not None:
+            raise request.refusal
         assert request.appended is not None
         return request.appended
 

@@ -14,16 +14,19 @@ from firnmq.config import TopicConfig
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.errors import InvalidArgument, LimitExceeded
+from firnmq.errors import FirnError, InvalidArgument, LimitExceeded
 from firnmq.index import Terms
 from firnmq.record import (
+    BatchHeader,
     Compression,
     NewRecord,
     checked,
     collect,
     encode,
+    encode_some,
     parse_header,
     validate,
+    validate_header,
 )
 
 if TYPE_CHECKING:
@@ -41,21 +44,22 @@ _BATCH_OVERHEAD_BYTES = 256
 class PreparedBatch:
     """One batch, ready but for its base offset. `terms` hold offsets relative to it."""
 
-    __slots__ = ("data", "max_timestamp", "record_count", "terms")
+    __slots__ = ("data", "header", "max_timestamp", "record_count", "terms")
 
     def __init__(
-        self, data: bytearray, record_count: int, max_timestamp: int, terms: Terms | None
+        self, data: bytearray | memoryview, header: BatchHeader, terms: Terms | None
     ) -> None:
         self.data = data
-        self.record_count = record_count
-        self.max_timestamp = max_timestamp
+        self.header = header
+        self.record_count = header.record_count
+        self.max_timestamp = header.max_timestamp
         self.terms = terms
 
 
 class Append:
     """One caller's request: either a few records or prepared batches."""
 
-    __slots__ = ("appended", "batches", "log", "records", "size_bytes", "ticket")
+    __slots__ = ("appended", "batches", "log", "records", "refusal", "size_bytes", "ticket")
 
     def __init__(
         self, records: list[NewRecord] | None, batches: list[PreparedBatch], size_bytes: int
@@ -64,6 +68,8 @@ class Append:
         self.batches = batches
         self.size_bytes = size_bytes
         self.appended: Appended | None = None
+        self.refusal: FirnError | None = None
+        """Why the shard does not take it, where that is the sender's fault alone."""
         self.log: ShardLog
         """Where it goes; set with the ticket when the request is handed to the pool."""
         self.ticket: Ticket[Appended]
@@ -73,32 +79,57 @@ def prepare_records(records: Sequence[NewRecord], config: TopicConfig, now_ms: i
     """Checks a caller's records and encodes them unless they are few."""
     if not records:
         raise InvalidArgument("records", "there must be at least one")
-    good = [checked(record, max_record_bytes=config.max_record_bytes) for record in records]
-    if len(good) <= MERGE_RECORDS_MAX:
+    if len(records) <= MERGE_RECORDS_MAX:
+        good = [checked(record, max_record_bytes=config.max_record_bytes) for record in records]
         stamped = [_stamped(record, now_ms) for record in good]
         size = sum(map(_rough_size, stamped))
         # What may not fit is encoded and judged here: the worker must never refuse a request,
         # since that would close the shard for everyone.
         if size + _BATCH_OVERHEAD_BYTES <= config.max_batch_bytes:
             return Append(stamped, [], size)
-    parts = _parts(good, config.max_batch_bytes)
-    batches = [_judged(_encoded(part, config, now_ms), config) for part in parts]
+    batches = []
+    start = 0
+    while start < len(records):
+        batch, start = _encoded(records, start, config, now_ms)
+        batches.append(_judged(batch, config))
     return Append(None, batches, sum(len(batch.data) for batch in batches))
 
 
 def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
-    """Checks one batch from a client. A writable buffer is patched in place later."""
-    header = validate(
-        batch, max_batch_bytes=config.max_batch_bytes, max_record_bytes=config.max_record_bytes
-    )
-    data = batch if isinstance(batch, bytearray) else bytearray(batch)
+    """Checks one batch from a client. A writable buffer is patched in place later.
+
+    Records are checked one by one unless that means decompressing them for nobody: then only the
+    header and the CRC are.
+    """
+    is_indexed = config.index_key or config.index_tag
+    if is_indexed or parse_header(batch, 0).compression is Compression.NONE:
+        header = validate(
+            batch, max_batch_bytes=config.max_batch_bytes, max_record_bytes=config.max_record_bytes
+        )
+    else:
+        header = validate_header(batch, max_batch_bytes=config.max_batch_bytes)
+    data = _writable(batch)
     data[0:8] = bytes(8)  # The client's own base offset means nothing here.
-    return PreparedBatch(data, header.record_count, header.max_timestamp, terms_of(data, config))
+    return PreparedBatch(data, header, terms_of(data, config))
+
+
+def _writable(batch: Buffer) -> bytearray | memoryview:
+    if isinstance(batch, bytearray):
+        return batch
+    view = memoryview(batch)
+    return bytearray(view) if view.readonly else view
 
 
 def merge_records(records: list[NewRecord], config: TopicConfig, now_ms: int) -> PreparedBatch:
     """One batch from the records of several requests, all checked and stamped before."""
-    return _encoded(records, config, now_ms)
+    data = encode(
+        records,
+        now_ms=now_ms,
+        compression=Compression[config.compression_type.name],
+        tag_header=config.tag_headers[0].encode(),
+        expire_header=config.expire_header.encode(),
+    )
+    return PreparedBatch(data, parse_header(data, 0), terms_of(data, config))
 
 
 def _judged(batch: PreparedBatch, config: TopicConfig) -> PreparedBatch:
@@ -107,16 +138,22 @@ def _judged(batch: PreparedBatch, config: TopicConfig) -> PreparedBatch:
     return batch
 
 
-def _encoded(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> PreparedBatch:
-    data = encode(
+def _encoded(
+    records: Sequence[NewRecord], start: int, config: TopicConfig, now_ms: int
+) -> tuple[PreparedBatch, int]:
+    """A batch of records from `start` on, as many as fit, and the index of the next record."""
+    data, end, _ = encode_some(
         records,
+        start,
         now_ms=now_ms,
         compression=Compression[config.compression_type.name],
         tag_header=config.tag_headers[0].encode(),
         expire_header=config.expire_header.encode(),
+        max_record_bytes=config.max_record_bytes,
+        max_batch_bytes=config.max_batch_bytes,
+        max_records=BATCH_RECORDS_MAX,
     )
-    header = parse_header(data, 0)
-    return PreparedBatch(data, len(records), header.max_timestamp, terms_of(data, config))
+    return PreparedBatch(data, parse_header(data, 0), terms_of(data, config)), end
 
 
 def terms_of(data: Buffer, config: TopicConfig) -> Terms | None:
@@ -152,19 +189,3 @@ def _rough_size(record: NewRecord) -> int:
     for name, value in record.headers:
         size += 4 * len(name) + len(value or b"")
     return size + sum(4 * len(tag) + 8 for tag in record.tags)
-
-
-def _parts(records: list[NewRecord], bytes_max: int) -> list[list[NewRecord]]:
-    """Runs of records that make batches within the limits."""
-    parts: list[list[NewRecord]] = []
-    part: list[NewRecord] = []
-    size = 0
-    for record in records:
-        record_size = _rough_size(record)
-        if part and (size + record_size > bytes_max or len(part) >= BATCH_RECORDS_MAX):
-            parts.append(part)
-            part, size = [], 0
-        part.append(record)
-        size += record_size
-    parts.append(part)
-    return parts

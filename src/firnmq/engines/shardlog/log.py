@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from firnmq.clock import Clock
 from firnmq.config import Durability
+from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
 from firnmq.engines.segments import Rows, Segment, SegmentBytes, SegmentMeta, SegmentState
@@ -21,8 +22,15 @@ from firnmq.engines.shardlog.append import (
     PreparedBatch,
     merge_records,
 )
+from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
 from firnmq.engines.state import ShardSpec
-from firnmq.errors import FirnError, StorageFailed, storage_failure
+from firnmq.errors import (
+    FirnError,
+    OutOfOrderSequence,
+    ProducerFenced,
+    StorageFailed,
+    storage_failure,
+)
 from firnmq.index import Checkpoint, IndexBuilder, IndexSink, Point, SegmentIndex
 from firnmq.record import NewRecord, crc32c, patch_base
 
@@ -38,6 +46,8 @@ class TurnIndex(IndexSink, Protocol):
     def entries(self) -> list[tuple[bytes, bytes]]: ...
 
     def set_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+
+    def set_producer(self, producer_id: int, packed: bytes) -> None: ...
 
 
 class LogState(Protocol):
@@ -76,6 +86,9 @@ class Backend(Protocol):
 
     def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
         """The active segment with its index emptied, durably."""
+
+    def load_producers(self, spec: ShardSpec) -> ProducerStates:
+        """What was kept of the shard's producers."""
 
     @property
     def state(self) -> LogState: ...
@@ -126,11 +139,14 @@ class ShardLog:
         "_gathered_position",
         "_staged_index",
         "_synced",
+        "_watch_lock",
+        "_watchers",
         "cut_count",
         "dead_keys",
         "hints",
         "holes",
         "lock",
+        "producers",
         "refusal",
         "rows",
         "segments",
@@ -149,6 +165,7 @@ class ShardLog:
         start_offset: int,
         holes: set[int],
         dead_keys: dict[bytes, int],
+        producers: ProducerStates,
     ) -> None:
         self.spec = spec
         self._backend = backend
@@ -159,6 +176,11 @@ class ShardLog:
         """Deleted offsets."""
         self.dead_keys = dead_keys
         """Deleted keys: records below the number are gone."""
+        self.producers = producers
+        """What is known of idempotent producers."""
+        self._watch_lock = threading.Lock()
+        self._watchers: list[Ticket[None]] = []
+        """Who waits for the end to move; guarded by the lock above."""
         self.hints: dict[int, tuple[int, Point]] = {}
         """Where sequential readers will go on: offset → segment_seq and its batch there."""
         self.cut_count = 0
@@ -183,12 +205,7 @@ class ShardLog:
             if request.records is None:
                 self._stage_merged(waiting, now_ms)
                 waiting, waiting_count, waiting_bytes = [], 0, 0
-                base_offset = self._stage_batch(request.batches[0], now_ms)
-                for batch in request.batches[1:]:
-                    self._stage_batch(batch, now_ms)
-                request.appended = Appended(
-                    base_offset=base_offset, next_offset=self.tail.next_offset
-                )
+                self._stage_batches(request, now_ms)
                 continue
             if (
                 waiting_count + len(request.records) > BATCH_RECORDS_MAX
@@ -229,6 +246,11 @@ class ShardLog:
                 indexed_upto=self.tail.next_offset,
             )
         )
+        for producer_id in self.producers.touched:
+            producer = self.producers.get(producer_id)
+            assert producer is not None
+            index.set_producer(producer_id, producer.pack())
+        self.producers.touched.clear()
         return index.entries
 
     def publish(self) -> None:
@@ -237,6 +259,27 @@ class ShardLog:
         self.rows = Rows()
         tail = self.tail
         self.view = View(self.segments, self.view.start_offset, tail.next_offset, tail.position)
+
+    def watch(self, ticket: Ticket[None], end_offset: int) -> bool:
+        """Settles the ticket when the end moves beyond the offset; False if it has already."""
+        with self._watch_lock:
+            if self.view.end_offset > end_offset or self.refusal is not None:
+                return False
+            self._watchers.append(ticket)
+            return True
+
+    def unwatch(self, ticket: Ticket[None]) -> None:
+        with self._watch_lock:
+            if ticket in self._watchers:
+                self._watchers.remove(ticket)
+
+    def wake_watchers(self, settlement: Settlement) -> None:
+        """Called after publishing, by whoever published."""
+        if self._watchers:
+            with self._watch_lock:
+                woken, self._watchers = self._watchers, []
+            for ticket in woken:
+                settlement.resolve(ticket, None)
 
     def publish_sealed(self) -> int:
         """Shows readers what was sealed in a turn that failed later; returns where that ends.
@@ -392,6 +435,31 @@ class ShardLog:
             request.appended = Appended(base_offset=offset, next_offset=end)
             offset = end
 
+    def _stage_batches(self, request: Append, now_ms: int) -> None:
+        """A request's batches; one that a producer sends again is answered, not stored again."""
+        base_offset = next_offset = -1
+        for batch in request.batches:
+            header = batch.header
+            stored: ProducerBatch | None = None
+            if header.producer_id >= 0:
+                try:
+                    stored = self.producers.check(
+                        header.producer_id,
+                        header.producer_epoch,
+                        header.base_sequence,
+                        header.record_count,
+                    )
+                except (ProducerFenced, OutOfOrderSequence) as refusal:
+                    request.refusal = refusal
+                    return
+            if stored is not None:
+                first, next_offset = stored.base_offset, stored.last_offset + 1
+            else:
+                first = self._stage_batch(batch, now_ms)
+                next_offset = self.tail.next_offset
+            base_offset = first if base_offset < 0 else base_offset
+        request.appended = Appended(base_offset=base_offset, next_offset=next_offset)
+
     def _stage_batch(self, batch: PreparedBatch, now_ms: int) -> int:
         data = batch.data
         tail = self.tail
@@ -414,6 +482,8 @@ class ShardLog:
         tail.crc = crc32c(data, tail.crc, _KEEP_LOCK)
         tail.position += len(data)
         tail.next_offset = base_offset + batch.record_count
+        if batch.header.producer_id >= 0:
+            self.producers.note_header(batch.header, base_offset)
         self._gathered.append(data)
         return base_offset
 

@@ -12,11 +12,12 @@ from typing import NamedTuple
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog.append import terms_of
 from firnmq.engines.shardlog.log import Backend, ShardLog, Tail
+from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.errors import Corruption
 from firnmq.index import Checkpoint, IndexBuilder, RocksSegmentIndex
-from firnmq.record import BatchEntry, crc32c, walk
+from firnmq.record import BatchEntry, crc32c, parse_header, walk
 from firnmq.record.batch import BATCH_BYTES_MAX
 
 _ENTRIES_PER_COMMIT = 20_000
@@ -59,7 +60,9 @@ def open_log(
             gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             backend.drop_segment(spec, gone)
         state.forget_segments(spec.uid, [meta.seq for meta in deleted])
-    tail, scanned, cut = _recover_tail(spec, backend, segments[-1], failed)
+    producers = backend.load_producers(spec)
+    tail, scanned, cut = _recover_tail(spec, backend, segments[-1], failed, producers)
+    producers.forget_from(tail.next_offset)
     log = ShardLog(
         spec,
         backend,
@@ -68,6 +71,7 @@ def open_log(
         start_offset=start_offset,
         holes=state.holes(spec.uid),
         dead_keys=state.dead_keys(spec.uid),
+        producers=producers,
     )
     forget_deletions_beyond_end(log, state)
     return Recovered(log, scanned, cut)
@@ -86,9 +90,10 @@ def truncate_log(
         log.view = log.view._replace(end_offset=offset, active_length=position)
         segment = backend.without_index(log.spec, log.tail.segment)
         segment.bytes.truncate(position)
-        scan = _TailScan(log.spec, backend, segment, None)
+        scan = _TailScan(log.spec, backend, segment, None, log.producers)
         scan.run(position)
         scan.finish()
+        log.producers.forget_from(offset)
         log.restart(scan.tail)
         forget_deletions_beyond_end(log, state)
     finally:
@@ -126,7 +131,11 @@ def _undo_unknown_roll(
 
 
 def _recover_tail(
-    spec: ShardSpec, backend: Backend, segment: Segment, failed: ShardLog | None
+    spec: ShardSpec,
+    backend: Backend,
+    segment: Segment,
+    failed: ShardLog | None,
+    producers: ProducerStates,
 ) -> tuple[Tail, int, int]:
     """Finds where the active segment ends; returns its tail, bytes scanned and bytes cut."""
     index = segment.index
@@ -145,7 +154,7 @@ def _recover_tail(
         # first, since a crash after the cut would make it promise bytes that are gone.
         index.clear()
         checkpoint = None
-    scan = _TailScan(spec, backend, segment, checkpoint)
+    scan = _TailScan(spec, backend, segment, checkpoint, producers)
     scan.run(limit)
     tail = scan.tail
     if length > tail.position:
@@ -156,7 +165,7 @@ def _recover_tail(
     if stored is not None and stored.indexed_upto > tail.next_offset:
         # Entries for bytes that are gone hide among good ones: index the segment anew.
         index.clear()
-        scan = _TailScan(spec, backend, segment, None)
+        scan = _TailScan(spec, backend, segment, None, producers)
         scan.run(tail.position)
         tail = scan.tail
     scan.finish()
@@ -174,8 +183,14 @@ class _TailScan:
     """Walks an active segment from its checkpoint, checking and indexing every batch."""
 
     def __init__(
-        self, spec: ShardSpec, backend: Backend, segment: Segment, checkpoint: Checkpoint | None
+        self,
+        spec: ShardSpec,
+        backend: Backend,
+        segment: Segment,
+        checkpoint: Checkpoint | None,
+        producers: ProducerStates,
     ) -> None:
+        self._producers = producers
         self._spec = spec
         self._backend = backend
         self._segment = segment
@@ -242,6 +257,8 @@ class _TailScan:
         tail.crc = crc32c(batch, tail.crc)
         tail.position += entry.size
         tail.next_offset = entry.last_offset + 1
+        if entry.producer_id >= 0:
+            self._producers.note_header(parse_header(batch, 0), entry.base_offset)
         if tail.first_append_ms is None:
             tail.first_append_ms = self._segment.meta.created_ms
         if len(self._sink.entries) >= _ENTRIES_PER_COMMIT:

@@ -79,7 +79,11 @@ class LogTurnHandler:
         for log in staged:
             log.publish()
             self._note_unsynced(log)
+            log.wake_watchers(settlement)
             for request in by_log[log]:
+                if request.refusal is not None:
+                    settlement.fail(request.ticket, request.refusal)
+                    continue
                 assert request.appended is not None
                 settlement.resolve(request.ticket, request.appended)
 
@@ -111,6 +115,7 @@ def _fail(
     """Closes the log and fails its requests, except those a roll in mid-turn has made durable."""
     failure = log.fail(error)
     kept_end = log.publish_sealed()
+    log.wake_watchers(settlement)
     for request in requests:
         appended = request.appended
         if appended is not None and appended.next_offset <= kept_end:

@@ -1,0 +1,1 @@
+"""Brokers: protocol handlers in front of the storage adapter."""

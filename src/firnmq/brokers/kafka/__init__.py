@@ -1,0 +1,1 @@
+"""The Kafka broker: what Kafka clients talk to."""

@@ -1,0 +1,254 @@
+"""What goes into the group state machine and what comes out: requests, replies, events, actions.
+
+A request is answered under its token, at once or much later. Tokens mean nothing to the machine
+except that two requests never share one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NewType
+
+from firnmq.brokers.kafka.groups.snapshot import GroupProtocol, GroupSnapshot
+from firnmq.brokers.kafka.groups.state import GroupState
+from firnmq.brokers.kafka.protocol.errors import ErrorCode
+
+Token = NewType("Token", int)
+"""Names one request until it is answered."""
+
+WriteSeq = NewType("WriteSeq", int)
+"""Number of a write to the store, growing with every write of the same group object."""
+
+GENERATION_NONE = -1
+"""What a client sends, or reads in an error reply, instead of a generation."""
+
+
+# Requests: what clients ask.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """JoinGroup."""
+
+    protocol_type: str
+    protocols: tuple[GroupProtocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int = -1
+    """Below zero, as JoinGroup v0 has no such field: the session time-out counts."""
+    member_id: str = ""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    requires_known_member_id: bool = False
+    """True from v4 on: a member without an id is given one and must come back with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncRequest:
+    """SyncGroup. Only the leader's assignments count."""
+
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest:
+    """Heartbeat."""
+
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaver:
+    """One member of a LeaveGroup request; a static one may be named by its instance id alone."""
+
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRequest:
+    """LeaveGroup; before v3 with exactly one member."""
+
+    members: tuple[Leaver, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """May this OffsetCommit, or TxnOffsetCommit, be carried out?"""
+
+    member_id: str = ""
+    generation: int = GENERATION_NONE
+    instance_id: str | None = None
+    is_transactional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRequest:
+    """DeleteGroups, for one group."""
+
+
+GroupRequest = (
+    JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest | CommitRequest | DeleteRequest
+)
+
+
+# Replies: what clients are told.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """What the leader is told about one member."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinReply:
+    error: ErrorCode
+    member_id: str
+    generation: int = GENERATION_NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    """Filled for the leader only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncReply:
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaverReply:
+    member_id: str
+    instance_id: str | None
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveReply:
+    error: ErrorCode
+    members: tuple[LeaverReply, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeReply:
+    """The answer to a heartbeat, a commit check or a deletion."""
+
+    error: ErrorCode
+
+
+GroupReply = JoinReply | SyncReply | LeaveReply | CodeReply
+
+
+# Events: what happens to a group.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A client sent a request."""
+
+    token: Token
+    request: GroupRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """Nobody waits for the answer under this token any more; the connection is gone."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed; due at `Group.wake_ms` at the latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteDone:
+    """A Persist or Erase has been carried out."""
+
+    seq: WriteSeq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFailed:
+    """A Persist or Erase may or may not have been carried out."""
+
+    seq: WriteSeq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unloaded:
+    """This node stops coordinating the group; what is stored stays."""
+
+
+GroupEvent = Asked | Abandoned | Tick | WriteDone | WriteFailed | Unloaded
+
+
+# Actions: what the driver must do, in this order.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    token: Token
+    body: GroupReply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Save the snapshot, then report WriteDone or WriteFailed.
+
+    Only the newest write of a group matters: one that has not begun may be left out, without a
+    report, when a newer one is asked for.
+    """
+
+    seq: WriteSeq
+    snapshot: GroupSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erase:
+    """Remove the group from the store; as for Persist otherwise."""
+
+    seq: WriteSeq
+
+
+GroupAction = Reply | Persist | Erase
+
+
+# Descriptions: what operators see.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    group_id: str
+    state: GroupState
+    generation: int
+    protocol_type: str
+    protocol_name: str
+    leader: str
+    members: tuple[MemberDescription, ...]

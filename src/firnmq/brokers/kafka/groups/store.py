@@ -1,0 +1,88 @@
+"""Where groups are saved, and the writer that saves them in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from firnmq.brokers.kafka.groups.config import GroupConfig
+from firnmq.brokers.kafka.groups.messages import Erase, Persist
+from firnmq.brokers.kafka.groups.snapshot import GroupSnapshot
+from firnmq.errors import FirnError
+from firnmq.eventlog import EventLogger
+
+_log = EventLogger("groups")
+
+STORE_ERRORS = (FirnError, OSError, TimeoutError)
+"""What a store may fail with; anything else is a defect and ends the coordinator."""
+
+
+class GroupStore(Protocol):
+    """Keeps one snapshot per group, durably. Calls for one group never overlap."""
+
+    async def save(self, group_id: str, snapshot: GroupSnapshot) -> None:
+        """Returns when the snapshot would survive a crash."""
+
+    async def load_all(self) -> Mapping[str, GroupSnapshot]:
+        """Every saved group."""
+        ...
+
+    async def delete(self, group_id: str) -> None:
+        """Forgets the group; one that is not there is no error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    action: Persist | Erase
+    report: Callable[[bool], None]
+
+
+class GroupWriter:
+    """Carries out the writes of many groups: those of one group in order, one at a time.
+
+    A write that has not begun gives way to a newer one of the same group, so at most two per
+    group are held. Owned by the coordinator, used from its event loop.
+    """
+
+    def __init__(self, store: GroupStore, tasks: asyncio.TaskGroup, config: GroupConfig) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._timeout_s = config.store_timeout_ms / 1000
+        self._slots = asyncio.Semaphore(config.store_concurrency_max)
+        self._waiting: dict[str, _Write] = {}
+        self._busy: set[str] = set()
+
+    @property
+    def busy_count(self) -> int:
+        return len(self._busy)
+
+    def write(self, group_id: str, action: Persist | Erase, report: Callable[[bool], None]) -> None:
+        """Queues a write; `report` is called with its success unless a newer one replaces it."""
+        self._waiting[group_id] = _Write(action=action, report=report)
+        if group_id not in self._busy:
+            self._busy.add(group_id)
+            self._tasks.create_task(self._drain(group_id), name=f"group-writer-{group_id}")
+
+    async def _drain(self, group_id: str) -> None:
+        try:
+            while group_id in self._waiting:
+                async with self._slots:
+                    write = self._waiting.pop(group_id)
+                    succeeded = await self._carry_out(group_id, write.action)
+                write.report(succeeded)
+        finally:
+            self._busy.discard(group_id)
+
+    async def _carry_out(self, group_id: str, action: Persist | Erase) -> bool:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if isinstance(action, Persist):
+                    await self._store.save(group_id, action.snapshot)
+                else:
+                    await self._store.delete(group_id)
+        except STORE_ERRORS as error:
+            _log.error("group_write_failed", group=group_id, error=repr(error))
+            return False
+        return True

@@ -1,0 +1,198 @@
+"""The group calls: between protocol messages and the coordinator."""
+
+from __future__ import annotations
+
+from firnmq.brokers.kafka.groups import (
+    GroupCoordinator,
+    GroupProtocol,
+    GroupState,
+    JoinRequest,
+    Leaver,
+    LeaveRequest,
+    SyncRequest,
+)
+from firnmq.brokers.kafka.groups import HeartbeatRequest as Heartbeat
+from firnmq.brokers.kafka.offsets import GroupOffsets
+from firnmq.brokers.kafka.protocol import ErrorCode
+from firnmq.brokers.kafka.protocol.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_KNOWN_MEMBER_ID_SINCE = 4
+
+
+class GroupHandler:
+    def __init__(self, coordinator: GroupCoordinator, offsets: GroupOffsets) -> None:
+        self._coordinator = coordinator
+        self._offsets = offsets
+
+    async def join(
+        self, request: JoinGroupRequest, version: int, client_id: str, client_host: str
+    ) -> JoinGroupResponse:
+        reply = await self._coordinator.join(
+            request.group_id,
+            JoinRequest(
+                protocol_type=request.protocol_type,
+                protocols=tuple(
+                    GroupProtocol(name=each.name, metadata=bytes(each.metadata))
+                    for each in request.protocols
+                ),
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=request.rebalance_timeout_ms,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                client_id=client_id,
+                client_host=client_host,
+                requires_known_member_id=version >= _KNOWN_MEMBER_ID_SINCE,
+            ),
+        )
+        name = reply.protocol_name
+        return JoinGroupResponse(
+            error_code=reply.error,
+            generation_id=reply.generation,
+            protocol_type=reply.protocol_type,
+            protocol_name=name if name is not None or version >= 7 else "",
+            leader=reply.leader,
+            member_id=reply.member_id,
+            members=[
+                JoinGroupResponseMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    metadata=member.metadata,
+                )
+                for member in reply.members
+            ],
+        )
+
+    async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        reply = await self._coordinator.sync(
+            request.group_id,
+            SyncRequest(
+                member_id=request.member_id,
+                generation=request.generation_id,
+                instance_id=request.group_instance_id,
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+                assignments={
+                    each.member_id: bytes(each.assignment) for each in request.assignments
+                },
+            ),
+        )
+        return SyncGroupResponse(
+            error_code=reply.error,
+            protocol_type=reply.protocol_type,
+            protocol_name=reply.protocol_name,
+            assignment=reply.assignment,
+        )
+
+    async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        beat = Heartbeat(
+            member_id=request.member_id,
+            generation=request.generation_id,
+            instance_id=request.group_instance_id,
+        )
+        return HeartbeatResponse(error_code=self._coordinator.heartbeat(request.group_id, beat))
+
+    async def leave(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
+        leaving = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
+        reply = self._coordinator.leave(
+            request.group_id,
+            LeaveRequest(
+                members=tuple(
+                    Leaver(member_id=each.member_id, instance_id=each.group_instance_id)
+                    for each in leaving
+                )
+            ),
+        )
+        code = reply.error
+        if version < 3 and code is ErrorCode.NONE and reply.members:
+            code = reply.members[0].error
+        return LeaveGroupResponse(
+            error_code=code,
+            members=[
+                MemberResponse(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    error_code=each.error,
+                )
+                for each in reply.members
+            ],
+        )
+
+    async def describe(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        return DescribeGroupsResponse(groups=[self._describe(name) for name in request.groups])
+
+    async def list(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        groups = []
+        known = set(self._coordinator.group_ids()) | set(self._offsets.groups())
+        for name in sorted(known):
+            found = self._coordinator.describe(name)
+            # A group that only keeps offsets exists for its users, though nobody is in it.
+            state = GroupState.EMPTY if found.state is GroupState.DEAD else found.state
+            if not request.states_filter or state.value in request.states_filter:
+                groups.append(
+                    ListedGroup(
+                        group_id=name, protocol_type=found.protocol_type, group_state=state.value
+                    )
+                )
+        return ListGroupsResponse(groups=groups)
+
+    async def delete(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(
+            results=[
+                DeletableGroupResult(group_id=name, error_code=await self._delete(name))
+                for name in request.groups_names
+            ]
+        )
+
+    async def _delete(self, name: str) -> ErrorCode:
+        code = await self._coordinator.delete(name)
+        has_offsets = name in self._offsets.groups()
+        if code is ErrorCode.GROUP_ID_NOT_FOUND and has_offsets:
+            code = ErrorCode.NONE
+        if code is ErrorCode.NONE and has_offsets:
+            await self._offsets.forget(name)
+        return code
+
+    def _describe(self, name: str) -> DescribedGroup:
+        found = self._coordinator.describe(name)
+        state = found.state
+        if state is GroupState.DEAD and name in self._offsets.groups():
+            state = GroupState.EMPTY
+        return DescribedGroup(
+            group_id=name,
+            group_state=state.value,
+            protocol_type=found.protocol_type,
+            protocol_data=found.protocol_name,
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata,
+                    member_assignment=member.assignment,
+                )
+                for member in found.members
+            ],
+        )

@@ -1,0 +1,46 @@
+"""The Kafka protocol: frames to messages and back, at the level of Kafka 3.0.
+
+No input and output here, and no state: bytes in, messages out. The messages themselves are in
+`messages`, by area.
+"""
+
+from firnmq.brokers.kafka.protocol.codec import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    refuse_api_versions,
+)
+from firnmq.brokers.kafka.protocol.errors import ErrorCode, MalformedRequest, UnsupportedVersion
+from firnmq.brokers.kafka.protocol.header import RequestHeader
+from firnmq.brokers.kafka.protocol.primitives import ZERO_UUID, FileRange, Part, Parts
+from firnmq.brokers.kafka.protocol.schema import Message
+from firnmq.brokers.kafka.protocol.versions import (
+    ADVERTISED,
+    PRODUCE_VERSION_SERVED_MIN,
+    ApiKey,
+    api_versions_response,
+    is_supported,
+)
+
+__all__ = [
+    "ADVERTISED",
+    "PRODUCE_VERSION_SERVED_MIN",
+    "ZERO_UUID",
+    "ApiKey",
+    "ErrorCode",
+    "FileRange",
+    "MalformedRequest",
+    "Message",
+    "Part",
+    "Parts",
+    "RequestHeader",
+    "UnsupportedVersion",
+    "api_versions_response",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "is_supported",
+    "refuse_api_versions",
+]

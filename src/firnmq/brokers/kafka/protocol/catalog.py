@@ -1,0 +1,87 @@
+"""Which message classes belong to which API."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from firnmq.brokers.kafka.protocol.messages import (
+    admin,
+    groups,
+    metadata,
+    offsets,
+    produce_fetch,
+    security,
+    transactions,
+)
+from firnmq.brokers.kafka.protocol.schema import Message
+from firnmq.brokers.kafka.protocol.versions import ApiKey
+
+REQUESTS: Final[dict[int, type[Message]]] = {
+    ApiKey.PRODUCE: produce_fetch.ProduceRequest,
+    ApiKey.FETCH: produce_fetch.FetchRequest,
+    ApiKey.LIST_OFFSETS: produce_fetch.ListOffsetsRequest,
+    ApiKey.METADATA: metadata.MetadataRequest,
+    ApiKey.OFFSET_COMMIT: offsets.OffsetCommitRequest,
+    ApiKey.OFFSET_FETCH: offsets.OffsetFetchRequest,
+    ApiKey.FIND_COORDINATOR: metadata.FindCoordinatorRequest,
+    ApiKey.JOIN_GROUP: groups.JoinGroupRequest,
+    ApiKey.HEARTBEAT: groups.HeartbeatRequest,
+    ApiKey.LEAVE_GROUP: groups.LeaveGroupRequest,
+    ApiKey.SYNC_GROUP: groups.SyncGroupRequest,
+    ApiKey.DESCRIBE_GROUPS: groups.DescribeGroupsRequest,
+    ApiKey.LIST_GROUPS: groups.ListGroupsRequest,
+    ApiKey.SASL_HANDSHAKE: security.SaslHandshakeRequest,
+    ApiKey.API_VERSIONS: metadata.ApiVersionsRequest,
+    ApiKey.CREATE_TOPICS: admin.CreateTopicsRequest,
+    ApiKey.DELETE_TOPICS: admin.DeleteTopicsRequest,
+    ApiKey.DELETE_RECORDS: admin.DeleteRecordsRequest,
+    ApiKey.INIT_PRODUCER_ID: transactions.InitProducerIdRequest,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: produce_fetch.OffsetForLeaderEpochRequest,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.AddPartitionsToTxnRequest,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.AddOffsetsToTxnRequest,
+    ApiKey.END_TXN: transactions.EndTxnRequest,
+    ApiKey.TXN_OFFSET_COMMIT: transactions.TxnOffsetCommitRequest,
+    ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsRequest,
+    ApiKey.ALTER_CONFIGS: admin.AlterConfigsRequest,
+    ApiKey.SASL_AUTHENTICATE: security.SaslAuthenticateRequest,
+    ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsRequest,
+    ApiKey.DELETE_GROUPS: groups.DeleteGroupsRequest,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsRequest,
+    ApiKey.OFFSET_DELETE: offsets.OffsetDeleteRequest,
+    ApiKey.DESCRIBE_CLUSTER: metadata.DescribeClusterRequest,
+}
+
+RESPONSES: Final[dict[int, type[Message]]] = {
+    ApiKey.PRODUCE: produce_fetch.ProduceResponse,
+    ApiKey.FETCH: produce_fetch.FetchResponse,
+    ApiKey.LIST_OFFSETS: produce_fetch.ListOffsetsResponse,
+    ApiKey.METADATA: metadata.MetadataResponse,
+    ApiKey.OFFSET_COMMIT: offsets.OffsetCommitResponse,
+    ApiKey.OFFSET_FETCH: offsets.OffsetFetchResponse,
+    ApiKey.FIND_COORDINATOR: metadata.FindCoordinatorResponse,
+    ApiKey.JOIN_GROUP: groups.JoinGroupResponse,
+    ApiKey.HEARTBEAT: groups.HeartbeatResponse,
+    ApiKey.LEAVE_GROUP: groups.LeaveGroupResponse,
+    ApiKey.SYNC_GROUP: groups.SyncGroupResponse,
+    ApiKey.DESCRIBE_GROUPS: groups.DescribeGroupsResponse,
+    ApiKey.LIST_GROUPS: groups.ListGroupsResponse,
+    ApiKey.SASL_HANDSHAKE: security.SaslHandshakeResponse,
+    ApiKey.API_VERSIONS: metadata.ApiVersionsResponse,
+    ApiKey.CREATE_TOPICS: admin.CreateTopicsResponse,
+    ApiKey.DELETE_TOPICS: admin.DeleteTopicsResponse,
+    ApiKey.DELETE_RECORDS: admin.DeleteRecordsResponse,
+    ApiKey.INIT_PRODUCER_ID: transactions.InitProducerIdResponse,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: produce_fetch.OffsetForLeaderEpochResponse,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.AddPartitionsToTxnResponse,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.AddOffsetsToTxnResponse,
+    ApiKey.END_TXN: transactions.EndTxnResponse,
+    ApiKey.TXN_OFFSET_COMMIT: transactions.TxnOffsetCommitResponse,
+    ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsResponse,
+    ApiKey.ALTER_CONFIGS: admin.AlterConfigsResponse,
+    ApiKey.SASL_AUTHENTICATE: security.SaslAuthenticateResponse,
+    ApiKey.CREATE_PARTITIONS: admin.CreatePartitionsResponse,
+    ApiKey.DELETE_GROUPS: groups.DeleteGroupsResponse,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsResponse,
+    ApiKey.OFFSET_DELETE: offsets.OffsetDeleteResponse,
+    ApiKey.DESCRIBE_CLUSTER: metadata.DescribeClusterResponse,
+}
