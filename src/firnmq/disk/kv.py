@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -32,6 +33,9 @@ from firnmq.errors import Closed, Corruption, FirnError, StorageFailed, storage_
 _WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 _TOTAL_WRITE_BUFFER_BYTES = 64 * 1024 * 1024
 _WAL_BYTES_MAX = 256 * 1024 * 1024
+_REOPEN_PAUSE_S = 0.1
+"""Between attempts to open a database that the disk refuses, so that eager callers do not spend
+all the time there is on trying."""
 _BLOCK_CACHE_BYTES = 64 * 1024 * 1024
 
 
@@ -114,6 +118,7 @@ class KeyValueStore:
         self._users = 0
         self._changing = False
         self._failure: BaseException | None = None
+        self._reopen_after_s = 0.0
         self._generation: _Generation | None = self._open()
         self._sync_lock = threading.Lock()
         self._write_seq = 0
@@ -306,6 +311,8 @@ class KeyValueStore:
         with self._exclusive():
             if self._failure is None:
                 return
+            if time.monotonic() < self._reopen_after_s:
+                raise storage_failure("the key-value store", self._failure)
             generation, self._generation = self._generation, None
             self._doubtful_seq = self._write_seq
             if generation is not None:
@@ -314,6 +321,7 @@ class KeyValueStore:
             try:
                 self._generation = self._open()
             except StorageFailed as error:
+                self._reopen_after_s = time.monotonic() + _REOPEN_PAUSE_S
                 self._failure = error.cause
                 raise
             self._failure = None

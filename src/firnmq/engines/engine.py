@@ -18,7 +18,7 @@ from firnmq.engines.api import (
     RawPage,
     ShardStatus,
 )
-from firnmq.engines.retention import expired_end
+from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.segments import SegmentState
 from firnmq.engines.shardlog import (
     Append,
@@ -260,8 +260,9 @@ class LogEngine:
 
     def _retain(self, log: ShardLog) -> None:
         config, now_ms = log.spec.config, self._clock.now_ms()
-        limits = [limit for limit in (config.retention_ms, config.ttl_ms) if limit is not None]
-        is_old = bool(limits) and log.tail.builder.max_timestamp + min(limits) <= now_ms
+        tail = log.tail
+        written_ms = tail.first_append_ms or now_ms
+        is_old = has_expired(tail.builder.max_timestamp, written_ms, config, now_ms)
         if log.must_roll_by_age(now_ms) or is_old:
             _roll(log)
         metas = [segment.meta for segment in log.segments]

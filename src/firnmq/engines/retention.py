@@ -30,9 +30,20 @@ def expired_end(
     return end
 
 
-def _is_too_old(meta: SegmentMeta, config: TopicConfig, now_ms: int) -> bool:
+def has_expired(newest_ms: int, written_ms: int, config: TopicConfig, now_ms: int) -> bool:
+    """Whether a segment with records up to `newest_ms`, written by `written_ms`, is too old.
+
+    Records without a timestamp are as old as they have been here; the time to live, which is
+    counted from the timestamp, does not end for them.
+    """
+    if newest_ms < 0:
+        return config.retention_ms is not None and written_ms + config.retention_ms <= now_ms
     limits = [limit for limit in (config.retention_ms, config.ttl_ms) if limit is not None]
-    return bool(limits) and meta.max_timestamp + min(limits) <= now_ms
+    return bool(limits) and newest_ms + min(limits) <= now_ms
+
+
+def _is_too_old(meta: SegmentMeta, config: TopicConfig, now_ms: int) -> bool:
+    return has_expired(meta.max_timestamp, meta.sealed_ms, config, now_ms)
 
 
 def _is_too_much(remaining_bytes: int, config: TopicConfig) -> bool:

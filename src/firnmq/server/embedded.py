@@ -15,7 +15,7 @@ from firnmq.config import StoreConfig, TopicConfig
 from firnmq.disk import call_blocking, run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Page, ShardStatus
 from firnmq.engines.api import READ_BYTES_DEFAULT, READ_RECORDS_DEFAULT
-from firnmq.errors import InvalidArgument
+from firnmq.errors import InvalidArgument, OffsetOutOfRange
 from firnmq.record import NewRecord, Record
 from firnmq.server.local import LocalStore
 
@@ -117,16 +117,24 @@ class AsyncTopicHandle:
 
     async def read(
         self,
-        offset: int = 0,
+        offset: int | None = None,
         *,
         shard: int = 0,
         max_records: int = READ_RECORDS_DEFAULT,
         max_bytes: int = READ_BYTES_DEFAULT,
     ) -> Page:
-        """Records from an offset on; `page.next_offset` is where to go on."""
-        return await self._driver.read_by_offset(
-            self._shard(shard), offset, max_records=max_records, max_bytes=max_bytes
-        )
+        """Records from an offset on, or from the first there is; go on at `page.next_offset`."""
+        name = self._shard(shard)
+        try:
+            return await self._driver.read_by_offset(
+                name, offset or 0, max_records=max_records, max_bytes=max_bytes
+            )
+        except OffsetOutOfRange as error:
+            if offset is not None:
+                raise
+            return await self._driver.read_by_offset(
+                name, error.start, max_records=max_records, max_bytes=max_bytes
+            )
 
     async def read_by_key(self, key: bytes | str, *, shard: int | None = None) -> Record:
         """The newest live record of a key, which is in the shard of the key."""
@@ -194,8 +202,8 @@ class AsyncTopicHandle:
         """Seals the active segment now."""
         await self._engine_driver.roll(self._shard(shard))
 
-    async def records(self, offset: int = 0, *, shard: int = 0) -> AsyncIterator[Record]:
-        """Every record from an offset to the present end."""
+    async def records(self, offset: int | None = None, *, shard: int = 0) -> AsyncIterator[Record]:
+        """Every record from an offset, or from the first there is, to the present end."""
         while True:
             page = await self.read(offset, shard=shard)
             for record in page.records():
@@ -282,13 +290,13 @@ class TopicHandle:
 
     def read(
         self,
-        offset: int = 0,
+        offset: int | None = None,
         *,
         shard: int = 0,
         max_records: int = READ_RECORDS_DEFAULT,
         max_bytes: int = READ_BYTES_DEFAULT,
     ) -> Page:
-        """Records from an offset on; `page.next_offset` is where to go on."""
+        """Records from an offset on, or from the first there is; go on at `page.next_offset`."""
         return run_blocking(
             self._handle.read(offset, shard=shard, max_records=max_records, max_bytes=max_bytes)
         )
@@ -348,8 +356,8 @@ class TopicHandle:
         """Seals the active segment now."""
         run_blocking(self._handle.roll(shard))
 
-    def records(self, offset: int = 0, *, shard: int = 0) -> Iterator[Record]:
-        """Every record from an offset to the present end."""
+    def records(self, offset: int | None = None, *, shard: int = 0) -> Iterator[Record]:
+        """Every record from an offset, or from the first there is, to the present end."""
         while True:
             page = self.read(offset, shard=shard)
             yield from page.records()

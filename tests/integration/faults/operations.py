@@ -70,17 +70,6 @@ def operate(
     scene.store.close()
 
 
-def reopen(descriptor: int, path: str, engine: str, after: int, is_partial: bool) -> None:
-    """Opens a store that was left in disorder, and ends at a system call of that."""
-    Faults.of_this_process().end(Calls.ALL, path, after=after, is_partial=is_partial)
-    scene = Scene(Path(path), Reporter(descriptor), 1_000_000)
-    for name in (*ENGINES, _SPILLED):
-        scene.store.topic(name).read(scene.store.topic(name).status().start_offset)
-    Faults.of_this_process().lift()
-    scene.reporter.say("complete")
-    scene.store.close()
-
-
 def _delete_before(scene: Scene, engine: str) -> None:
     """Drops two sealed segments and a part of what is left."""
     offset = 9 * _PER_BATCH

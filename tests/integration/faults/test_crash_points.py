@@ -57,7 +57,8 @@ def test_an_operation_interrupted_anywhere_is_not_half_done(
     operation: str,
     engine: str,
 ) -> None:
-    for after in range(_POINTS_MAX):
+    step = 1 if engine == ENGINES[0] else 3  # Most of what rows do is what every engine does.
+    for after in range(0, _POINTS_MAX, step):
         is_partial = after % 2 == 1
         path = tmp_path / f"{after}"
         shutil.copytree(scenery.path, path)
@@ -101,7 +102,7 @@ def check(path: Path, ledger: Ledger, deleted: str | None, *, is_twice: bool) ->
         there = {topic.name for topic in store.topics()}
         if deleted is not None and deleted not in there:
             ledger.shards = {at: each for at, each in ledger.shards.items() if at[0] != deleted}
-        ledger.check(store, is_lossy=_VOLATILE.__contains__)
+        ledger.check(store, is_lossy=_VOLATILE.__contains__, asks_indexes=is_twice)
         number = 2_000_000
         for name in sorted(there):
             ledger.intend(number, "append", (name, 0), number, 3)

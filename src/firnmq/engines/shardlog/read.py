@@ -85,8 +85,8 @@ class LogReader:
 
     def _raw(self, view: View, offset: int, max_bytes: int) -> RawPage:
         self.check_bounds(offset)
-        live = self._live
-        is_filtered = bool(live.holes or live.dead_keys or live.ttl_ms)
+        log = self._log
+        is_filtered = bool(log.holes or log.dead_keys or log.spec.config.ttl_ms)
         batches: list[memoryview] = []
         at = offset
         for segment, runs, next_batch_bytes in self._runs_from(view, offset, max_bytes):
@@ -388,15 +388,23 @@ class LogReader:
         self._cut_count = log.cut_count
         self._view = log.view
         self._hints = log.hints
-        config = log.spec.config
-        self._live = Selection(
-            tag_headers=tuple(name.encode() for name in config.tag_headers),
-            expire_header=config.expire_header.encode(),
-            ttl_ms=config.ttl_ms,
-            now_ms=self._now_ms,
-            holes=log.holes or None,
-            dead_keys=log.dead_keys or None,
-        )
+        self._selection: Selection | None = None
+
+    @property
+    def _live(self) -> Selection:
+        """Selects what is not deleted or expired. Made on first use: raw reads seldom need it."""
+        if self._selection is None:
+            log = self._log
+            config = log.spec.config
+            self._selection = Selection(
+                tag_headers=tuple(name.encode() for name in config.tag_headers),
+                expire_header=config.expire_header.encode(),
+                ttl_ms=config.ttl_ms,
+                now_ms=self._now_ms,
+                holes=log.holes or None,
+                dead_keys=log.dead_keys or None,
+            )
+        return self._selection
 
     def check_bounds(self, offset: int) -> None:
         """Raises OffsetOutOfRange unless start <= offset <= end."""

@@ -1,0 +1,181 @@
+"""What a shard's log says about transactions: markers, and what was aborted.
+
+A transaction's records stand in the log like any others, in batches that name their producer. A
+marker, the one record of a control batch, says how it ended. Until then nothing from its first
+record on is shown to those who want only what is certain; afterwards an aborted one is passed over.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from firnmq.errors import Corruption
+from firnmq.record import Selection, crc32c, decode
+from firnmq.record.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    Buffer,
+)
+
+_KEY: Final = struct.Struct(
+    ">"
+    "h"  # version: 0
+    "h"  # type: 0 abort, 1 commit
+)
+_VALUE: Final = struct.Struct(
+    ">"
+    "h"  # version: 0
+    "i"  # epoch of the coordinator
+)
+assert _KEY.size == 4
+assert _VALUE.size == 6
+_VERSION: Final = 0
+_ABORT, _COMMIT = 0, 1
+_NO_TIMESTAMP: Final = -1
+"""A marker is no record in time: lookups by time and retention go by what stands around it."""
+_COORDINATOR_EPOCH: Final = 0
+"""A single node has always been the coordinator."""
+_WITH_CONTROL: Final = Selection(include_control=True)
+_KIND: Final = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has begun in the shard and not ended."""
+
+    producer_id: int
+    epoch: int
+    first_offset: int
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction whose records, all of its producer's from first to last, do not count."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Offset of the marker."""
+    stable_offset: int
+    """First offset of the earliest transaction that was open once this had ended, or the one
+    after the marker: whatever ended later begins there or beyond."""
+
+
+class AbortedTransactions:
+    """A shard's aborted transactions in the order of their markers.
+
+    Readers look while the log's owner adds: an entry that a reader should not see yet cannot
+    concern what it reads, since it speaks of a transaction that was still open in its view.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        self._entries = sorted(entries, key=_last_offset)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return iter(self._entries)
+
+    def add(self, transaction: AbortedTransaction) -> None:
+        assert not self._entries or self._entries[-1].last_offset < transaction.last_offset
+        self._entries.append(transaction)
+
+    def overlapping(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those with an offset in [start, end), in the order of their first."""
+        entries = self._entries
+        found = []
+        for number in range(bisect_left(entries, start_offset, key=_last_offset), len(entries)):
+            entry = entries[number]
+            if entry.first_offset < end_offset:
+                found.append(entry)
+            if entry.stable_offset >= end_offset:
+                break
+        return sorted(found, key=lambda each: each.first_offset)
+
+    def hiding(self, start_offset: int, end_offset: int) -> HiddenBatches | None:
+        """What to pass over in [start, end); None if that is nothing."""
+        if not self._entries:
+            return None
+        found = self.overlapping(start_offset, end_offset)
+        return HiddenBatches(found) if found else None
+
+    def without(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        """The same without those whose markers are in [start, end)."""
+        return AbortedTransactions(
+            entry for entry in self if not start_offset <= entry.last_offset < end_offset
+        )
+
+
+class HiddenBatches:
+    """Tells by a batch's header whether it was aborted: a batch has one producer."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        self._by_producer: dict[int, list[tuple[int, int]]] = {}
+        for each in transactions:
+            ranges = self._by_producer.setdefault(each.producer_id, [])
+            ranges.append((each.first_offset, each.last_offset))
+
+    def __contains__(self, entry: Any) -> bool:
+        """`entry` is a BatchEntry, which the codec may have in compiled form."""
+        if entry.attributes & _KIND != ATTRIBUTE_TRANSACTIONAL:
+            return False
+        offset = entry.base_offset
+        ranges = self._by_producer.get(entry.producer_id, ())
+        return any(first <= offset <= last for first, last in ranges)
+
+
+def _last_offset(transaction: AbortedTransaction) -> int:
+    return transaction.last_offset
+
+
+def marker_batch(producer_id: int, epoch: int, *, is_commit: bool) -> bytearray:
+    """The control batch that ends a producer's transaction in a shard."""
+    key = _KEY.pack(_VERSION, _COMMIT if is_commit else _ABORT)
+    value = _VALUE.pack(_VERSION, _COORDINATOR_EPOCH)
+    # Attributes, two deltas and the count of headers are 0; lengths are zigzag varints of a byte.
+    record = bytes((0, 0, 0, 2 * len(key))) + key + bytes((2 * len(value),)) + value + bytes(1)
+    payload = bytes((2 * len(record),)) + record
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=HEADER_BYTES - LENGTH_END + len(payload),
+        leader_epoch=0,
+        magic=MAGIC,
+        crc=0,
+        attributes=ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL,
+        last_offset_delta=0,
+        base_timestamp=_NO_TIMESTAMP,
+        max_timestamp=_NO_TIMESTAMP,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=-1,
+        record_count=1,
+    )
+    return with_header(bytearray(header.pack() + payload), header)
+
+
+def with_header(batch: bytearray, header: BatchHeader) -> bytearray:
+    """The batch with another header and the CRC that goes with it."""
+    HEADER.pack_into(batch, 0, *header)
+    crc = crc32c(memoryview(batch)[CRC_START:])
+    batch[CRC_START - 4 : CRC_START] = crc.to_bytes(4, "big")
+    return batch
+
+
+def is_commit_marker(batch: Buffer) -> bool:
+    """Whether a control batch says that its producer's transaction counts."""
+    for record in decode([batch], _WITH_CONTROL, verify=False).records():
+        if record.key is not None and len(record.key) == _KEY.size:
+            return bool(_KEY.unpack(record.key)[1] == _COMMIT)
+    raise Corruption("a control batch holds no marker")
