@@ -84,7 +84,8 @@ def decode_against_aiokafka(run: Run, value_bytes: int) -> Measured:
 def codec_decode(run: Run) -> Measured:
     """Records of 100 B and of 1 KiB; the size with the smaller ratio counts."""
     small, large = (decode_against_aiokafka(run, size) for size in (100, 1024))
-    assert small.ratio is not None and large.ratio is not None
+    assert small.ratio is not None
+    assert large.ratio is not None
     worse = min(small, large, key=lambda measured: measured.ratio or 0)
     extra = {
         "ratio_100b": small.ratio,

@@ -86,12 +86,20 @@ class GroupRecorder:
         files.write_at = self._record_write  # type: ignore[method-assign]
         files.sync = self._record_sync  # type: ignore[method-assign]
 
-    def _record_write(self, path: str, buffers: Sequence[Buffer], position: int) -> int:
+    def _record_write(
+        self, path: str, buffers: Sequence[Buffer], position: int, *, durable: bool = False
+    ) -> int:
         self._open_group += map(len, buffers)
-        return self._write_at(path, buffers, position)
+        written = self._write_at(path, buffers, position, durable=durable)
+        if durable:
+            self._close_group()
+        return written
 
     def _record_sync(self, path: str) -> None:
         self._sync(path)
+        self._close_group()
+
+    def _close_group(self) -> None:
         self.groups.append(self._open_group)
         self._open_group = []
 

@@ -18,7 +18,7 @@ from tests.integration.faults.processes import Nursery
 from tests.soak.fuzz_codec import fuzz
 
 _KILLS_PER_RUN = 8
-_BATCHES_PER_RUN = 500
+_BATCHES_PER_RUN = 10_000
 
 
 def kill(directory: Path, seed: int) -> None:
