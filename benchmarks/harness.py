@@ -42,6 +42,10 @@ class BenchmarkError(Exception):
     """A benchmark is declared or called wrongly; the message says how."""
 
 
+class Skipped(Exception):
+    """What a benchmark compares with cannot be had here; the message says what."""
+
+
 class Better(Enum):
     """Which direction of a figure is good, for the reader of the line; the bar says its own."""
 
@@ -325,6 +329,9 @@ def run_benchmarks(
             with Run(chosen.name, scratch_root=scratch_root) as run:
                 measured = chosen.function(run)
             outcome = Outcome(benchmark=chosen, measured=measured, holds=chosen.bar.holds(measured))
+        except Skipped as reason:
+            print(f"{chosen.name:<28}  skipped: {reason}", file=out, flush=True)
+            continue
         except Exception:  # One broken benchmark must not hide the figures of the others.
             crashed.append(chosen.name)
             print(f"{chosen.name:<28}  CRASHED\n{traceback.format_exc()}", file=out, flush=True)

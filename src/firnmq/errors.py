@@ -140,6 +140,15 @@ class OutOfOrderSequence(FirnError):
         self.expected = expected
 
 
+class InvalidTransactionState(FirnError):
+    """A producer's batch does not fit the transaction it is in; nothing was written."""
+
+    def __init__(self, producer_id: int, reason: str) -> None:
+        super().__init__(f"producer {producer_id}: {reason}")
+        self.producer_id = producer_id
+        self.reason = reason
+
+
 class Closed(FirnError):
     """The store, engine or pool has been closed."""
 

@@ -9,6 +9,7 @@ from firnmq.adapter.offsets import (
     OffsetCacheManager,
     OffsetManager,
     OffsetStorageManager,
+    put_offsets,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "Topic",
     "TopicCatalog",
     "Written",
+    "put_offsets",
 ]

@@ -106,11 +106,23 @@ class EngineStorageAdapter:
         """Queues encoded batches in the order of calls; the ticket waits for durability."""
         return await self._engine.submit_batches(shard, batches)
 
+    async def append_marker(
+        self, shard: str, producer_id: int, epoch: int, *, is_commit: bool
+    ) -> Appended:
+        """Ends a producer's transaction in the shard, durably."""
+        return await self._engine.append_marker(shard, producer_id, epoch, is_commit=is_commit)
+
     async def bounds(self, shard: str) -> tuple[int, int]:
         """Start and end offset; waits only if the shard has to be opened."""
         if self._engine.is_open(shard):
             return self._engine.bounds(shard)
         return await call_blocking(self._readers, self._engine.bounds, shard)
+
+    async def stable_offset(self, shard: str) -> int:
+        """Where the earliest transaction that has not ended begins, or the end."""
+        if self._engine.is_open(shard):
+            return self._engine.stable_offset(shard)
+        return await call_blocking(self._readers, self._engine.stable_offset, shard)
 
     def watch(self, shard: str, end_offset: int) -> AppendWatch:
         """Lets an asynchronous caller wait until the shard grows beyond the offset."""
@@ -119,9 +131,24 @@ class EngineStorageAdapter:
     async def reconfigure(self, shard: str, config: TopicConfig) -> None:
         await call_blocking(self._readers, self._engine.reconfigure, shard, config)
 
-    async def read_raw(self, shard: str, offset: int, *, max_bytes: int) -> RawPage:
+    async def find_offset(self, shard: str, timestamp_ms: int, *, committed: bool) -> int:
+        """Like get_offset_by_timestamp, the end if there is none; also among what is not certain
+        unless only what is committed counts."""
+
+        def find() -> int:
+            return self._engine.get_offset_by_timestamp(
+                shard, timestamp_ms, AdapterOffsetStrategy.LATEST, committed=committed
+            )
+
+        return await call_blocking(self._readers, find)
+
+    async def read_raw(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool = False
+    ) -> RawPage:
         def read() -> RawPage:
-            return self._engine.read_batches(shard, offset, max_bytes=max_bytes)
+            return self._engine.read_batches(
+                shard, offset, max_bytes=max_bytes, committed=committed
+            )
 
         return await call_blocking(self._readers, read)
 

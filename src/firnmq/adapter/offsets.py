@@ -11,6 +11,7 @@ import msgspec
 from firnmq.clock import Clock
 from firnmq.config.names import check_group_name
 from firnmq.disk import Family, KeyValueStore
+from firnmq.disk.kv import KvBatch
 from firnmq.errors import Corruption, InvalidArgument
 
 _GROUP = b"G"
@@ -50,9 +51,7 @@ class OffsetCacheManager:
 
     def put(self, group: str, offsets: Mapping[str, CommittedOffset]) -> None:
         with self._kv.batch() as batch:
-            for shard, committed in offsets.items():
-                key = _group_prefix(group) + shard.encode()
-                batch.put(Family.STATE, key, msgspec.msgpack.encode(committed))
+            put_offsets(batch, group, offsets)
 
     def get(self, group: str) -> dict[str, CommittedOffset]:
         prefix = _group_prefix(group)
@@ -143,6 +142,13 @@ class OffsetManager:
 
     def groups(self) -> list[str]:
         return self._store.groups()
+
+
+def put_offsets(batch: KvBatch, group: str, offsets: Mapping[str, CommittedOffset]) -> None:
+    """Adds a group's offsets to a write that makes them one with something else."""
+    for shard, committed in offsets.items():
+        key = _group_prefix(group) + shard.encode()
+        batch.put(Family.STATE, key, msgspec.msgpack.encode(committed))
 
 
 def _group_prefix(group: str) -> bytes:

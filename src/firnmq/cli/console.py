@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from firnmq.cli.errors import NoDataDirectory
 
@@ -38,6 +39,7 @@ json_option = click.option(
 @contextmanager
 def opened(data: Path, *, create: bool = False, background: bool = True) -> Iterator[Store]:
     """The store in a data directory, which must be there unless it may be made."""
+    refuse_node()
     if not create and not (data / "db").is_dir():
         raise NoDataDirectory(str(data))
     from firnmq.config import load_store_config
@@ -45,6 +47,16 @@ def opened(data: Path, *, create: bool = False, background: bool = True) -> Iter
 
     with Store(LocalStore(data, config=load_store_config(), background=background)) as store:
         yield store
+
+
+def refuse_node() -> None:
+    """Ends a command that works on a data directory but was told to go through a node."""
+    root = click.get_current_context().find_root()
+    if root.get_parameter_source("node") is ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            "this command works on a data directory; with --node there are config, group, "
+            "produce, segments, status, tail, topic and user"
+        )
 
 
 def print_json(document: object) -> None:

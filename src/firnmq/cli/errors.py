@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from firnmq.cli.node import NodeRefused, NodeUnreachable
 from firnmq.errors import (
     AlreadyExists,
     Corruption,
+    DirectoryInUse,
     DiskFull,
     FirnError,
     KeyNotFound,
@@ -37,6 +39,14 @@ class BadInput(FirnError):
 
 def hint_for(error: BaseException) -> str | None:
     match error:
+        case NodeUnreachable():
+            return "firn serve starts one; --node or FIRN_NODE says where it is"
+        case NodeRefused(kind="TopicNotFound"):
+            return "firn topic list shows the topics of the node"
+        case NodeRefused(kind="GroupNotFound"):
+            return "firn group list shows the groups of the node"
+        case DirectoryInUse():
+            return "if a node has it open, go through the node: --node URL or FIRN_NODE"
         case NoDataDirectory():
             return (
                 "name one with --data or FIRN_DATA, or make one with: firn topic create NAME "

@@ -1,29 +1,39 @@
 """The command group, and what becomes of errors: a line on standard error and exit code 1.
 
-Modules of this package import nothing but click at the top, so that `--help` and `--version` come
-at once; stores, tables and progress bars are loaded by the commands that need them.
+A command's module is loaded when the command is asked for. Such modules import nothing but click at
+the top, so that `--help` and `--version` come at once; stores, tables and progress bars are loaded
+by the commands that need them.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import click
 
-from firnmq.cli.demo import demo
-from firnmq.cli.dump import dump
 from firnmq.cli.errors import hint_for
-from firnmq.cli.read import read
-from firnmq.cli.segments import segments
-from firnmq.cli.serve import serve
-from firnmq.cli.topic import topic
-from firnmq.cli.verify import verify
-from firnmq.cli.write import write
+from firnmq.cli.node import node_option
 from firnmq.errors import FirnError
+
+_COMMANDS = (
+    *("config", "demo", "dump", "group", "produce", "read", "segments", "serve"),
+    *("status", "tail", "topic", "user", "verify", "write"),
+)
+"""Each is the name of a module of this package and of the command in it."""
 
 
 class FirnGroup(click.Group):
-    """A group that reports our errors by their text, without a traceback."""
+    """Loads a command when it is asked for, and reports our errors without a traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"firnmq.cli.{cmd_name}"), cmd_name)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -55,15 +65,13 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     callback=_print_version,
     help="Show the version and exit.",
 )
-def main() -> None:
-    """Topics, records and segments of a FirnMQ data directory.
+@node_option
+def main(node: str | None) -> None:
+    """Topics, records and segments of a FirnMQ data directory or of a running node.
 
-    One process at a time can have a data directory open: while a program of yours uses it, these
-    commands say so and change nothing.
+    One process at a time can have a data directory open: while a node or a program of yours uses
+    it, these commands say so and change nothing. With --node, the commands topic, segments and
+    user work through a node; config, group, produce, status and tail always do.
 
     Exit codes: 0 all well, 1 an error or a finding, 2 wrong usage.
     """
-
-
-for command in (demo, dump, read, segments, serve, topic, verify, write):
-    main.add_command(command)

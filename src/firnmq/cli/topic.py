@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,9 +16,9 @@ from firnmq.cli.console import (
     print_table,
     time_text,
 )
+from firnmq.cli.node import chosen_node
 
 if TYPE_CHECKING:
-    from firnmq.adapter import Topic
     from firnmq.server import TopicHandle
 
 _STORAGE_TYPES = {
@@ -72,13 +72,18 @@ def create(
     # Checked before the directory is made, so that a mistake leaves nothing behind.
     check_topic_name(name)
     TopicConfig.from_options(chosen)
-    with opened(data, create=True) as store:
-        made = store.create_topic(name, shards=shards, options=chosen).topic
-    if as_json:
-        print_json(_summary(made))
+    node = chosen_node()
+    if node is not None:
+        wanted = {"topic": name, "shard_count": shards, "options": chosen}
+        made = node.call("POST", ("topics",), wanted)
     else:
-        kept = made.config.storage_type
-        click.echo(f"created topic {name}: {count(made.shard_count, 'shard')}, {kept}")
+        with opened(data, create=True) as store:
+            made = _summary(store.create_topic(name, shards=shards, options=chosen))
+    if as_json:
+        print_json(made)
+    else:
+        kept = made["storage_type"]
+        click.echo(f"created topic {name}: {count(made['shard_count'], 'shard')}, {kept}")
 
 
 @topic.command(name="list")
@@ -86,11 +91,15 @@ def create(
 @json_option
 def list_topics(data: Path, as_json: bool) -> None:
     """Show all topics."""
-    with opened(data) as store:
-        topics = store.topics()
+    node = chosen_node()
+    if node is not None:
+        topics = node.get("topics")
+    else:
+        with opened(data) as store:
+            topics = [_summary(store.topic(each.name)) for each in store.topics()]
     if as_json:
         for each in topics:
-            print_json(_summary(each))
+            print_json(each)
         return
     if not topics:
         click.echo("no topics yet; make one with: firn topic create NAME", err=True)
@@ -98,7 +107,12 @@ def list_topics(data: Path, as_json: bool) -> None:
     print_table(
         ("TOPIC", "SHARDS", "STORAGE", "CREATED"),
         [
-            (each.name, each.shard_count, each.config.storage_type, time_text(each.created_ms))
+            (
+                each["topic"],
+                each["shard_count"],
+                each["storage_type"],
+                time_text(each["created_ms"]),
+            )
             for each in topics
         ],
     )
@@ -110,23 +124,22 @@ def list_topics(data: Path, as_json: bool) -> None:
 @json_option
 def describe(name: str, data: Path, as_json: bool) -> None:
     """Show a topic's options and where its shards stand."""
-    with opened(data) as store:
-        handle = store.topic(name)
-        found = handle.topic
-        rows = [_shard_row(handle, seq) for seq in range(found.shard_count)]
+    node = chosen_node()
+    if node is not None:
+        found = node.get("topics", name)
+    else:
+        with opened(data) as store:
+            found = _description(store.topic(name))
     if as_json:
-        document = _summary(found)
-        document["options"] = found.config.options()
-        document["shards"] = rows
-        print_json(document)
+        print_json(found)
         return
-    click.echo(f"topic {found.name}, id {found.topic_id}, created {time_text(found.created_ms)}")
+    click.echo(f"topic {name}, id {found['topic_id']}, created {time_text(found['created_ms'])}")
     click.echo()
-    options = found.config.options().items()
+    options = found["options"].items()
     print_table(("OPTION", "VALUE"), [(option, value or "no limit") for option, value in options])
     click.echo()
     headings = ("SHARD", "START", "END", "BYTES", "SEGMENTS", "FAILURE")
-    print_table(headings, [tuple(row.values()) for row in rows])
+    print_table(headings, [tuple(row.values()) for row in found["shards"]])
 
 
 @topic.command()
@@ -136,12 +149,14 @@ def describe(name: str, data: Path, as_json: bool) -> None:
 @json_option
 def delete(name: str, yes: bool, data: Path, as_json: bool) -> None:
     """Delete a topic with all its records."""
-    with opened(data) as store:
-        found = store.topic(name).topic
-        if not yes:
-            shards = count(found.shard_count, "shard")
-            click.confirm(f"Delete topic {name} with {shards} and all records?", abort=True)
-        store.delete_topic(name)
+    node = chosen_node()
+    if node is not None:
+        _confirm(name, node.get("topics", name)["shard_count"], yes)
+        node.call("DELETE", ("topics", name))
+    else:
+        with opened(data) as store:
+            _confirm(name, store.topic(name).topic.shard_count, yes)
+            store.delete_topic(name)
     if as_json:
         print_json({"topic": name, "deleted": True})
     else:
@@ -155,31 +170,39 @@ def _pair(option: str) -> tuple[str, str]:
     return name, value
 
 
-def _summary(found: Topic) -> dict[str, object]:
-    return {
-        "topic": found.name,
-        "topic_id": found.topic_id,
-        "shard_count": found.shard_count,
-        "storage_type": found.config.storage_type,
-        "created_ms": found.created_ms,
-    }
+def _confirm(name: str, shard_count: int, yes: bool) -> None:
+    if not yes:
+        shards = count(shard_count, "shard")
+        click.confirm(f"Delete topic {name} with {shards} and all records?", abort=True)
 
 
-def _shard_row(handle: TopicHandle, seq: int) -> dict[str, object]:
+def _summary(handle: TopicHandle) -> dict[str, Any]:
+    import msgspec
+
+    from firnmq.server.documents import TopicSummary
+
+    summary: dict[str, Any] = msgspec.to_builtins(TopicSummary.of(handle.topic))
+    return summary
+
+
+def _description(handle: TopicHandle) -> dict[str, Any]:
+    import msgspec
+
     from firnmq.cli.bounds import has_engine, shard_bounds
+    from firnmq.server.documents import ShardSummary, TopicDescription
 
-    bounds = shard_bounds(handle, seq)
-    row: dict[str, object] = {
-        "shard": seq,
-        "start_offset": bounds.start_offset,
-        "end_offset": bounds.end_offset,
-        "length_bytes": None,
-        "segment_count": None,
-        "failure": None,
-    }
-    if has_engine(handle):
-        status = handle.status(seq)
-        row["length_bytes"] = status.length_bytes
-        row["segment_count"] = len(status.segments)
-        row["failure"] = status.failure
-    return row
+    shards = []
+    for seq in range(handle.topic.shard_count):
+        if has_engine(handle):
+            shards.append(ShardSummary.of(seq, handle.status(seq)))
+        else:
+            bounds = shard_bounds(handle, seq)
+            shards.append(
+                ShardSummary(
+                    shard=seq, start_offset=bounds.start_offset, end_offset=bounds.end_offset
+                )
+            )
+    described: dict[str, Any] = msgspec.to_builtins(
+        TopicDescription.described(handle.topic, shards)
+    )
+    return described

@@ -1,6 +1,8 @@
 """Configuration: what a topic and a store can be told, with defaults and limits."""
 
 from firnmq.config.names import check_topic_name
+from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
+from firnmq.config.sections import Settings
 from firnmq.config.store import StoreConfig, load_store_config
 from firnmq.config.topic import (
     CompressionType,
@@ -11,12 +13,17 @@ from firnmq.config.topic import (
 )
 
 __all__ = [
+    "AdminConfig",
     "CompressionType",
     "Durability",
+    "LogConfig",
     "MemoryOverflow",
+    "SecurityConfig",
+    "Settings",
     "StorageType",
     "StoreConfig",
     "TopicConfig",
     "check_topic_name",
+    "is_loopback",
     "load_store_config",
 ]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from firnmq.config.sections import Settings
 from firnmq.errors import InvalidArgument
-
-_ENVIRONMENT_PREFIX = "FIRN_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,26 +46,6 @@ def load_store_config(
     path: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> StoreConfig:
     """Defaults, overlaid by the file's [store] table, overlaid by FIRN_* variables."""
-    names = {field.name for field in dataclasses.fields(StoreConfig)}
-    values: dict[str, object] = {}
-    if path is not None:
-        try:
-            document = tomllib.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise InvalidArgument(str(path), f"cannot be read as TOML: {error}") from error
-        for name in document.keys() - {"store"}:
-            raise InvalidArgument(str(path), f"has an unknown table or key {name!r}")
-        table = document.get("store", {})
-        if not isinstance(table, dict):
-            raise InvalidArgument(f"{path}: store", "must be a table")
-        values.update(table)
-    for name in values.keys() - names:
-        raise InvalidArgument(f"{path}: store.{name}", f"is unknown; there are {sorted(names)}")
-    source = os.environ if environment is None else environment
-    for name in names:
-        text = source.get(_ENVIRONMENT_PREFIX + name.upper())
-        if text is not None:
-            if not text.isdecimal():
-                raise InvalidArgument(_ENVIRONMENT_PREFIX + name.upper(), f"not a number: {text!r}")
-            values[name] = int(text)
-    return StoreConfig(**values)  # type: ignore[arg-type]
+    settings = Settings(path, environment)
+    settings.refuse_unknown({"store"})
+    return settings.section("store", StoreConfig, prefix="")

@@ -19,6 +19,9 @@ from firnmq.disk.directory import make_directories, sync_directory
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+_WRITE_DURABLY: int = getattr(os, "RWF_DSYNC", 0)
+"""Makes a single write as good as the same write and fdatasync, for the bytes it writes."""
+
 IOV_MAX = 1024
 """Buffers one writev takes on Linux; more are split over several calls."""
 
@@ -60,11 +63,24 @@ class FileCache:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OPEN_MODE))
         sync_directory(path.parent)
 
-    def write_at(self, path: str, buffers: Sequence[Buffer], position: int) -> int:
-        """Writes all buffers at the position with as few calls as the system allows."""
+    def write_at(
+        self, path: str, buffers: Sequence[Buffer], position: int, *, durable: bool = False
+    ) -> int:
+        """Writes all buffers at the position with as few calls as the system allows.
+
+        With `durable` they are on the device when this returns. Write and sync are then one
+        system call where that is possible: a thread that comes back from a call may have to wait
+        for the interpreter's lock, and so waits once instead of twice.
+        """
         with self._borrow(path) as file:
-            written = _write_all(file.descriptor, buffers, position)
+            if durable and _WRITE_DURABLY and len(buffers) <= IOV_MAX:
+                written = _write_all(file.descriptor, buffers, position, _WRITE_DURABLY)
+            else:
+                written = _write_all(file.descriptor, buffers, position)
+                if durable:
+                    os.fdatasync(file.descriptor)
         self._written_bytes += written
+        self._sync_count += durable
         return written
 
     def read_at(self, path: str, position: int, size: int) -> bytes:
@@ -170,17 +186,17 @@ def _close_when_idle(file: _OpenFile) -> None:
         os.close(file.descriptor)
 
 
-def _write_all(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+def _write_all(descriptor: int, buffers: Sequence[Buffer], position: int, flags: int = 0) -> int:
     start = position
     for first in range(0, len(buffers), IOV_MAX):
         group = buffers[first : first + IOV_MAX]
         wanted = sum(map(len, group))
-        written = os.pwritev(descriptor, group, position)
+        written = os.pwritev(descriptor, group, position, flags)
         position += written
         if written < wanted:  # Rare: a signal or a nearly full disk. Finish with plain writes.
             rest = memoryview(b"".join(group))[written:]
             while rest:
-                written = os.pwrite(descriptor, rest, position)
+                written = os.pwritev(descriptor, (rest,), position, flags)
                 position += written
                 rest = rest[written:]
     return position - start

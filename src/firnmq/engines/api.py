@@ -12,6 +12,7 @@ from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.state import ShardSpec
+from firnmq.engines.transactions import AbortedTransaction
 from firnmq.record import Columns, NewRecord, Record, columns_of_records
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class Page:
         self.start_offset = start_offset
         """First readable offset of the shard."""
         self.end_offset = end_offset
-        """Offset the next record gets."""
+        """Records below it can be read: the next record's offset, or where the earliest
+        transaction that has not ended begins."""
 
     @classmethod
     def from_records(
@@ -91,6 +93,10 @@ class RawPage:
     next_offset: int
     start_offset: int
     end_offset: int
+    stable_offset: int
+    """First offset of the earliest transaction that has not ended, or the end."""
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """Transactions to pass over among the batches, if only what is committed was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +106,8 @@ class ShardStatus:
     spec: ShardSpec
     start_offset: int
     end_offset: int
+    stable_offset: int
+    """Records below it are shown; from it on, a transaction has not ended yet."""
     length_bytes: int
     max_timestamp: int
     """Greatest timestamp of all records, below 0 if there is none."""
@@ -111,7 +119,8 @@ class Engine(Protocol):
     """Keeps shards. Reads block; `append` is awaited. Safe with threads.
 
     Offsets are contiguous as assigned. A read returns whole records, at least one if there is
-    one, and never a record that was deleted or has expired.
+    one, and never a record that was deleted or has expired, nor one whose transaction was aborted
+    or has not ended. Only `read_batches` shows those, to clients that judge by themselves.
     """
 
     def create_shard(self, name: str, config: TopicConfig) -> ShardSpec: ...
@@ -128,9 +137,15 @@ class Engine(Protocol):
 
     async def submit_batches(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]: ...
 
+    async def append_marker(
+        self, shard: str, producer_id: int, epoch: int, *, is_commit: bool
+    ) -> Appended: ...
+
     def is_open(self, shard: str) -> bool: ...
 
     def bounds(self, shard: str) -> tuple[int, int]: ...
+
+    def stable_offset(self, shard: str) -> int: ...
 
     def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool: ...
 
@@ -142,7 +157,9 @@ class Engine(Protocol):
         self, shard: str, offset: int, *, max_records: int, max_bytes: int
     ) -> Page: ...
 
-    def read_batches(self, shard: str, offset: int, *, max_bytes: int) -> RawPage: ...
+    def read_batches(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool = False
+    ) -> RawPage: ...
 
     def read_by_key(self, shard: str, key: bytes) -> Page: ...
 
@@ -151,7 +168,12 @@ class Engine(Protocol):
     ) -> Page: ...
 
     def get_offset_by_timestamp(
-        self, shard: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+        self,
+        shard: str,
+        timestamp_ms: int,
+        strategy: AdapterOffsetStrategy,
+        *,
+        committed: bool = True,
     ) -> int: ...
 
     def delete_by_key(self, shard: str, key: bytes) -> None: ...

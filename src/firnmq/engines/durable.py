@@ -11,11 +11,17 @@ from firnmq.engines.api import Appended
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
-from firnmq.engines.shardlog.producers import Producer, ProducerStates
+from firnmq.engines.shardlog.producers import Producer, ProducerStates, unpack_aborted
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.eventlog import EventLogger
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex
-from firnmq.index.layout import producer_id_of, producer_range, shard_range
+from firnmq.index.layout import (
+    aborted_range,
+    last_offset_of,
+    producer_id_of,
+    producer_range,
+    shard_range,
+)
 
 _log = EventLogger("engine")
 
@@ -68,9 +74,15 @@ class DurableBackend:
 
     def load_producers(self, spec: ShardSpec) -> ProducerStates:
         rows = self._kv.items(Family.INDEX, *producer_range(spec.uid))
+        aborted = self._kv.items(Family.INDEX, *aborted_range(spec.uid))
         return ProducerStates(
-            (producer_id_of(key), Producer.unpack(packed)) for key, packed in rows
+            [(producer_id_of(key), Producer.unpack(packed)) for key, packed in rows],
+            [unpack_aborted(last_offset_of(key), packed) for key, packed in aborted],
         )
+
+    def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.INDEX, *aborted_range(spec.uid, start_offset, end_offset))
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         segment.bytes.drop()

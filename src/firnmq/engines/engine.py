@@ -27,9 +27,11 @@ from firnmq.engines.shardlog import (
     prepare_batch,
     prepare_records,
 )
+from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.transactions import marker_batch
 from firnmq.errors import (
     Closed,
     FirnError,
@@ -39,7 +41,7 @@ from firnmq.errors import (
     storage_failure,
 )
 from firnmq.eventlog import EventLogger
-from firnmq.record import NewRecord
+from firnmq.record import NewRecord, parse_header
 
 _LOCK_STRIPES = 64
 _log = EventLogger("engine")
@@ -117,6 +119,7 @@ class LogEngine:
             spec=log.spec,
             start_offset=view.start_offset,
             end_offset=view.end_offset,
+            stable_offset=view.stable_offset,
             length_bytes=sealed + view.active_length,
             max_timestamp=max(
                 log.tail.builder.max_timestamp,
@@ -134,6 +137,10 @@ class LogEngine:
         """Start and end offset."""
         view = self._log(shard).view
         return view.start_offset, view.end_offset
+
+    def stable_offset(self, shard: str) -> int:
+        """First offset of the earliest transaction that has not ended, or the end."""
+        return self._log(shard).view.stable_offset
 
     def reconfigure(self, shard: str, config: TopicConfig) -> None:
         """Gives a shard other options, for what is written and judged from now on."""
@@ -168,6 +175,14 @@ class LogEngine:
         request = Append(None, prepared, sum(len(batch.data) for batch in prepared))
         return await self._keeper.submit(await self._log_to_append(shard), request)
 
+    async def append_marker(
+        self, shard: str, producer_id: int, epoch: int, *, is_commit: bool
+    ) -> Appended:
+        """Ends a producer's transaction in the shard; durable whatever the topic asks for."""
+        data = marker_batch(producer_id, epoch, is_commit=is_commit)
+        request = Append(None, [PreparedBatch(data, parse_header(data), None)], len(data))
+        return await (await self._keeper.submit(await self._log_to_append(shard), request))
+
     def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool:
         """Settles the ticket when the shard grows beyond the offset; False if it has already."""
         return self._log(shard).watch(ticket, end_offset)
@@ -182,8 +197,10 @@ class LogEngine:
     def read_by_offset(self, shard: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
         return self._reader(shard).by_offset(offset, max_records, max_bytes)
 
-    def read_batches(self, shard: str, offset: int, *, max_bytes: int) -> RawPage:
-        return self._reader(shard).raw(offset, max_bytes)
+    def read_batches(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool = False
+    ) -> RawPage:
+        return self._reader(shard).raw(offset, max_bytes, committed=committed)
 
     def read_by_key(self, shard: str, key: bytes) -> Page:
         return self._reader(shard).by_key(key)
@@ -194,9 +211,14 @@ class LogEngine:
         return self._reader(shard).by_tag(tag, start_offset, max_records, max_bytes)
 
     def get_offset_by_timestamp(
-        self, shard: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
+        self,
+        shard: str,
+        timestamp_ms: int,
+        strategy: AdapterOffsetStrategy,
+        *,
+        committed: bool = True,
     ) -> int:
-        return self._reader(shard).offset_by_time(timestamp_ms, strategy)
+        return self._reader(shard).offset_by_time(timestamp_ms, strategy, committed=committed)
 
     # Changing what is there -----------------------------------------------------------------------
 

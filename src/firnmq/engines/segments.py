@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from firnmq.disk.files import Buffer
+from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import FirnError
 from firnmq.index import Point, SegmentIndex
 
@@ -58,12 +59,22 @@ class SegmentMeta:
     """CRC32C of all bytes, known when sealed."""
     max_timestamp: int = -1
     sealed_ms: int = -1
+    transactions: tuple[OpenTransaction, ...] = ()
+    """Those open at the end, known when sealed: what a scan of the next segment begins with."""
 
     def become_sealed(
-        self, *, end_offset: int, length: int, crc: int, max_timestamp: int, now_ms: int
+        self,
+        *,
+        end_offset: int,
+        length: int,
+        crc: int,
+        max_timestamp: int,
+        now_ms: int,
+        transactions: tuple[OpenTransaction, ...] = (),
     ) -> SegmentMeta:
         return self._become(
             SegmentState.SEALED,
+            transactions=transactions,
             end_offset=end_offset,
             length=length,
             crc=crc,
@@ -80,7 +91,7 @@ class SegmentMeta:
             raise IllegalTransition(f"segment {self.seq} is {self.state.value}, cannot be spilled")
         return dataclasses.replace(self, medium=Medium.FILE)
 
-    def _become(self, state: SegmentState, **changes: int) -> SegmentMeta:
+    def _become(self, state: SegmentState, **changes: object) -> SegmentMeta:
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(
                 f"segment {self.seq} is {self.state.value}, cannot become {state.value}"
@@ -107,8 +118,13 @@ class SegmentBytes(Protocol):
     def where(self) -> str:
         """Names the place in errors."""
 
-    def append(self, buffers: Sequence[Buffer], position: int, rows: Rows) -> None:
-        """Puts buffers, one batch each, at the position, which is the end."""
+    def append(
+        self, buffers: Sequence[Buffer], position: int, rows: Rows, *, durable: bool
+    ) -> bool:
+        """Puts buffers, one batch each, at the position, which is the end.
+
+        Asked to do so durably, it may; it returns whether it has.
+        """
 
     def sync(self) -> None:
         """Makes what was appended durable, as far as the medium does that by itself."""

@@ -28,7 +28,7 @@ TIME_KEY = struct.Struct(
     "Q"  # offset of the point
 )
 
-CHECKPOINT, OFFSET, TIME, KEY, TAG, PRODUCER = range(6)
+CHECKPOINT, OFFSET, TIME, KEY, TAG, PRODUCER, ABORTED = range(7)
 NO_SEGMENT = 2**32 - 1
 """In place of a segment: entries of the shard as a whole."""
 KIND_END = 255
@@ -65,6 +65,22 @@ def producer_range(shard_uid: int) -> tuple[bytes, bytes]:
 
 def producer_id_of(key: bytes) -> int:
     return int(U64.unpack_from(key, PREFIX.size)[0])
+
+
+def aborted_key(shard_uid: int, last_offset: int) -> bytes:
+    return PREFIX.pack(shard_uid, NO_SEGMENT, ABORTED) + U64.pack(last_offset)
+
+
+def last_offset_of(key: bytes) -> int:
+    """The marker's offset from an aborted transaction's key."""
+    return int(U64.unpack_from(key, PREFIX.size)[0])
+
+
+def aborted_range(
+    shard_uid: int, start_offset: int = 0, end_offset: int = 2**64 - 1
+) -> tuple[bytes, bytes]:
+    """Every aborted transaction with its marker in [start, end) is in [first, second)."""
+    return aborted_key(shard_uid, start_offset), aborted_key(shard_uid, end_offset)
 
 
 def time_key(timestamp_ms: int, offset: int) -> bytes:

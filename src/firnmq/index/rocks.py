@@ -17,6 +17,7 @@ from firnmq.index.layout import (
     TERM_BYTES_MAX,
     TIME,
     U64,
+    aborted_key,
     pack_offsets,
     pack_place,
     producer_key,
@@ -75,6 +76,9 @@ class RocksIndexEntries:
 
     def set_producer(self, producer_id: int, packed: bytes) -> None:
         self.entries.append((producer_key(self._shard_uid, producer_id), packed))
+
+    def set_aborted(self, last_offset: int, packed: bytes) -> None:
+        self.entries.append((aborted_key(self._shard_uid, last_offset), packed))
 
 
 class RocksSegmentIndex:

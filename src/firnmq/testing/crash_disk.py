@@ -119,10 +119,16 @@ class CrashFiles(FileCache):
             if is_new:
                 self._cut.note_synced(str(path))
 
-    def write_at(self, path: str, buffers: Sequence[Buffer], position: int) -> int:
+    def write_at(
+        self, path: str, buffers: Sequence[Buffer], position: int, *, durable: bool = False
+    ) -> int:
+        """As two steps also where it is one call, since the power can go in between."""
         with self._cut.lock:
             self._cut.step()
-            return super().write_at(path, buffers, position)
+            written = super().write_at(path, buffers, position)
+        if durable:
+            self.sync(path)
+        return written
 
     def sync(self, path: str) -> None:
         with self._cut.lock:

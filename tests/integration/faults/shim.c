@@ -127,8 +127,10 @@ ssize_t pwritev(int file, const struct iovec *parts, int count, off_t at) {
 ssize_t pwritev64v2(int file, const struct iovec *parts, int count, off64_t at, int flags) {
     REAL(ssize_t, "pwritev64v2", int, const struct iovec *, int, off64_t, int);
     int64_t number = hit(WRITE, file);
-    if (number == 0) return real(file, parts, count, at, flags);
-    HIT_WRITE(number, half_of_first(file, parts, at));
+    if (number != 0) HIT_WRITE(number, half_of_first(file, parts, at));
+    /* A durable write is a write and a sync; like every sync that does not fail, it is left out. */
+    ssize_t done = real(file, parts, count, at, flags & ~RWF_DSYNC);
+    return done >= 0 && (flags & RWF_DSYNC) && hit(SYNC, file) ? failed() : done;
 }
 
 ssize_t pwritev2(int file, const struct iovec *parts, int count, off_t at, int flags) {

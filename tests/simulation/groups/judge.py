@@ -114,7 +114,8 @@ class Judge:
             assert group.generation > self._generation_before, "a generation went back"
             assert group.generation not in self.generations, "a generation was used twice"
             self.generations.add(group.generation)
-        if group.state is not self._state_before:
+        # One event can lead out of a state and, in the next generation, back into it.
+        if group.state is not self._state_before or group.generation != self._generation_before:
             self._state_changed(group, now_ms)
         if group.state is GroupState.STABLE:
             for member in roster.members.values():

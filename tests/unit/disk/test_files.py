@@ -60,17 +60,18 @@ def test_more_buffers_than_one_call_takes(cache: FileCache, tmp_path: Path) -> N
     cache.close()
 
 
+@pytest.mark.parametrize("durable", [False, True])
 def test_short_writes_are_finished(
-    cache: FileCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: FileCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
     whole = os.pwritev
     monkeypatch.setattr(
-        os, "pwritev", lambda fd, buffers, at: whole(fd, [b"".join(buffers)[:7]], at)
+        os,
+        "pwritev",
+        lambda fd, buffers, at, flags: whole(fd, [b"".join(buffers)[:7]], at, flags),
     )
-    single = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: single(fd, bytes(data[:4]), at))
     path = made(cache, tmp_path / "f")
-    cache.write_at(path, [b"0123456789", b"abcdefghij"], 0)
+    cache.write_at(path, [b"0123456789", b"abcdefghij"], 0, durable=durable)
     assert cache.read_at(path, 0, 100) == b"0123456789abcdefghij"
     cache.close()
 

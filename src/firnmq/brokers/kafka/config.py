@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from firnmq.brokers.kafka.groups import GroupConfig
+from firnmq.brokers.kafka.transactions.config import TransactionConfig
 from firnmq.config import TopicConfig
+from firnmq.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +27,21 @@ class KafkaConfig:
     """A larger request closes the connection: its length is judged before memory is taken."""
     requests_in_flight_max: int = 64
     """Requests of one connection that wait or work; beyond it the socket is not read."""
+    bytes_in_flight_max: int = 64 * 1024 * 1024
+    """Bytes of one connection's unanswered requests; beyond it the socket is not read, so at most
+    one more frame is in memory."""
+    total_bytes_in_flight_max: int = 1024 * 1024 * 1024
+    """Bytes of all connections' unanswered requests; a large frame waits until it fits."""
     connections_max: int = 20_000
+    connections_per_address_max: int = 2_000
+    """Connections from one address, so that one machine that leaks them harms only itself."""
+    handshake_timeout_s: float = 10.0
+    """Seconds a client has to finish the TLS handshake, and then to authenticate."""
+    handshake_frame_bytes_max: int = 64 * 1024
+    """A larger request of a client that has not authenticated closes the connection."""
     idle_timeout_s: float = 600.0
-    """A connection that sends nothing for so long is closed."""
+    """A connection that sends nothing for so long is closed, as is one whose single request
+    takes so long to arrive."""
     auto_create_topics: bool = True
     auto_create_shards: int = 1
     topic_defaults: TopicConfig = field(
@@ -36,3 +50,20 @@ class KafkaConfig:
     """Options of topics made by Kafka clients. Without key and tag index a produced batch is
     never decompressed; a client asks for them with index.key and index.tag."""
     groups: GroupConfig = field(default_factory=GroupConfig)
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("port", "advertised_port"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 65535:
+                raise InvalidArgument(name, f"must be 0 to 65,535, not {value:,}")
+        for name in _ABOVE_ZERO:
+            if getattr(self, name) <= 0:
+                raise InvalidArgument(name, f"must be above 0, not {getattr(self, name)}")
+
+
+_ABOVE_ZERO = (
+    *("frame_bytes_max", "requests_in_flight_max", "bytes_in_flight_max"),
+    *("total_bytes_in_flight_max", "connections_max", "connections_per_address_max"),
+    *("handshake_timeout_s", "handshake_frame_bytes_max", "idle_timeout_s", "auto_create_shards"),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 from firnmq.disk import Family, KeyValueStore
@@ -25,6 +26,12 @@ class ProducerIds:
                 self._reserve()
             self._next += 1
             return self._next - 1
+
+    async def take(self) -> int:
+        """The same under asyncio: a number may have to wait for the disk."""
+        if self._next < self._end:
+            return self.new()
+        return await asyncio.get_running_loop().run_in_executor(None, self.new)
 
     def _reserve(self) -> None:
         stored = self._kv.get(Family.STATE, _KEY)

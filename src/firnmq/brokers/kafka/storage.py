@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 
 from firnmq.adapter import EngineStorageAdapter, StorageDriverManager, Topic
+from firnmq.brokers.kafka.transactions import TransactionPartition
 from firnmq.disk.files import Buffer
-from firnmq.engines import AdapterOffsetStrategy, Appended, RawPage, ShardStatus
+from firnmq.engines import Appended, RawPage, ShardStatus
 from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
+from firnmq.record import Selection, decode
 
 
 class KafkaStorage:
@@ -39,30 +41,55 @@ class KafkaStorage:
         shard = self.shard(name, partition)
         return await self._driver(name).submit_raw(shard, batches)
 
-    async def read(self, name: str, partition: int, offset: int, max_bytes: int) -> RawPage:
+    def transaction_partition(self, name: str, partition: int) -> TransactionPartition:
+        """A partition that can be part of a transaction."""
+        self._driver(name)
+        return TransactionPartition(topic=name, shard=self.shard(name, partition))
+
+    async def write_marker(
+        self, partition: TransactionPartition, producer_id: int, epoch: int, *, is_commit: bool
+    ) -> None:
+        """Ends a transaction in a partition. The topic may have been made anew since it began."""
+        if partition.shard not in self.topic(partition.topic).shard_names():
+            raise ShardNotFound(partition.shard, within=f"topic {partition.topic!r}")
+        await self._driver(partition.topic).append_marker(
+            partition.shard, producer_id, epoch, is_commit=is_commit
+        )
+
+    async def read(
+        self, name: str, partition: int, offset: int, max_bytes: int, *, committed: bool = False
+    ) -> RawPage:
         shard = self.shard(name, partition)
-        return await self._driver(name).read_raw(shard, offset, max_bytes=max_bytes)
+        return await self._driver(name).read_raw(
+            shard, offset, max_bytes=max_bytes, committed=committed
+        )
 
     async def bounds(self, name: str, partition: int) -> tuple[int, int]:
         return await self._driver(name).bounds(self.shard(name, partition))
 
+    async def stable_offset(self, name: str, partition: int) -> int:
+        """Where the earliest transaction that has not ended begins, or the end."""
+        return await self._driver(name).stable_offset(self.shard(name, partition))
+
     async def status(self, name: str, partition: int) -> ShardStatus:
         return await self._driver(name).status(self.shard(name, partition))
 
-    async def offset_at(self, name: str, partition: int, timestamp_ms: int) -> int | None:
+    async def offset_at(
+        self, name: str, partition: int, timestamp_ms: int, *, committed: bool = False
+    ) -> int | None:
         """First offset at least as young as the timestamp; None if there is none."""
         driver, shard = self._driver(name), self.shard(name, partition)
-        found = await driver.get_offset_by_timestamp(
-            shard, timestamp_ms, AdapterOffsetStrategy.LATEST
-        )
+        # The end first: a record that comes between the two must not look like a find.
         _, end = await driver.bounds(shard)
+        found = await driver.find_offset(shard, timestamp_ms, committed=committed)
+        end = min(end, await driver.stable_offset(shard)) if committed else end
         return None if found >= end else found
 
     async def timestamp_of(self, name: str, partition: int, offset: int) -> int:
-        page = await self._driver(name).read_by_offset(
-            self.shard(name, partition), offset, max_records=1, max_bytes=1
-        )
-        return int(page.columns[0].timestamps[0]) if len(page) else -1
+        """The record's timestamp, committed or not; -1 if it is gone."""
+        page = await self.read(name, partition, offset, 1)
+        columns = decode(page.batches, Selection(start_offset=offset, max_records=1))
+        return int(columns.timestamps[0]) if len(columns) else -1
 
     async def delete_before(self, name: str, partition: int, offset: int) -> int:
         """Moves the start of a partition and returns it."""
@@ -84,12 +111,12 @@ class KafkaStorage:
         if not watches:
             await asyncio.sleep(timeout_s)
             return
+        waits = [asyncio.ensure_future(watch.wait()) for watch in watches]
         try:
-            waits = [asyncio.ensure_future(watch.wait()) for watch in watches]
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
             for wait in waits:
                 wait.cancel()
-        finally:
             for watch in watches:
                 watch.close()
 

@@ -53,10 +53,13 @@ class FileBytes:
     def where(self) -> str:
         return self._path
 
-    def append(self, buffers: Sequence[Buffer], position: int, rows: Rows) -> None:
+    def append(
+        self, buffers: Sequence[Buffer], position: int, rows: Rows, *, durable: bool
+    ) -> bool:
         if position == 0:
             self._files.create(Path(self._path))
-        self._files.write_at(self._path, buffers, position)
+        self._files.write_at(self._path, buffers, position, durable=durable)
+        return durable
 
     def sync(self) -> None:
         self._files.sync(self._path)

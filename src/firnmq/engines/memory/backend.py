@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from firnmq.clock import Clock
 from firnmq.config import MemoryOverflow
-from firnmq.disk import KeyValueStore
+from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.bytes import MemoryBytes
 from firnmq.engines.segments import Medium, Segment, SegmentBytes, SegmentMeta
@@ -15,6 +15,7 @@ from firnmq.engines.shardlog.log import LogState
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
+from firnmq.index.layout import aborted_range
 
 
 def spills(spec: ShardSpec) -> bool:
@@ -61,6 +62,12 @@ class MemoryBackend:
     def load_producers(self, spec: ShardSpec) -> ProducerStates:
         return ProducerStates()
 
+    def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
+        """Only what came with spilled segments is kept."""
+        if spills(spec):
+            with self._kv.batch() as batch:
+                batch.delete_range(Family.INDEX, *aborted_range(spec.uid, start_offset, end_offset))
+
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         segment.bytes.drop()
         if isinstance(segment.index, RocksSegmentIndex):
@@ -94,6 +101,9 @@ class MemoryTurnIndex:
         """There is nothing to come back to."""
 
     def set_producer(self, producer_id: int, packed: bytes) -> None:
+        """Likewise."""
+
+    def set_aborted(self, last_offset: int, packed: bytes) -> None:
         """Likewise."""
 
 

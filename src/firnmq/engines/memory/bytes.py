@@ -31,12 +31,15 @@ class MemoryBytes:
     def where(self) -> str:
         return "memory"
 
-    def append(self, buffers: Sequence[Buffer], position: int, rows: Rows) -> None:
+    def append(
+        self, buffers: Sequence[Buffer], position: int, rows: Rows, *, durable: bool
+    ) -> bool:
         for buffer in buffers:
             self._batches.append(buffer)
             self._positions.append(position)
             position += len(buffer)
         self._size = position
+        return False
 
     def sync(self) -> None:
         """Memory promises nothing beyond the process."""
@@ -50,8 +53,13 @@ class MemoryBytes:
 
     def nearer(self, point: Point, offset: int) -> Point:
         """The batch that holds the offset: batches of one record would make long scans."""
-        at = bisect_right(self._batches, offset, hi=len(self._positions), key=_base_offset) - 1
-        return Point(_base_offset(self._batches[at]), self._positions[at]) if at >= 0 else point
+        try:
+            at = bisect_right(self._batches, offset, hi=len(self._positions), key=_base_offset) - 1
+            if at >= 0:
+                return Point(_base_offset(self._batches[at]), self._positions[at])
+        except IndexError:  # A cut came in between; the reader will notice and look again.
+            pass
+        return point
 
     def length(self) -> int:
         return self._size

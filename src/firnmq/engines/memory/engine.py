@@ -12,7 +12,7 @@ from firnmq.engines.api import Appended
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.backend import MemoryBackend, spills
-from firnmq.engines.memory.spill import spill
+from firnmq.engines.memory.spill import recall_producers, save_aborted, spill
 from firnmq.engines.segments import Medium, Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import (
     Append,
@@ -21,7 +21,6 @@ from firnmq.engines.shardlog import (
     truncate_log,
 )
 from firnmq.engines.shardlog.log import Tail
-from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.errors import FirnError, LimitExceeded, storage_failure
 from firnmq.index import MemorySegmentIndex
@@ -96,7 +95,7 @@ class MemoryKeeper:
             start_offset=max(start_offset, chain[0].base_offset) if chain else base_offset,
             holes=self._state.holes(spec.uid),
             dead_keys=self._state.dead_keys(spec.uid),
-            producers=ProducerStates(),
+            producers=recall_producers(spec, chain, self._kv),
         )
         forget_deletions_beyond_end(log, self._state if spills(spec) else None)
         with self._lock:
@@ -222,6 +221,7 @@ class MemoryKeeper:
                 raise storage_failure(log.spec.name, error) from error
             with log.lock:
                 if segment in log.segments and log.refusal is None:
+                    save_aborted(log.spec, spilled.meta, log.producers.aborted, self._kv)
                     self._state.save_chain(log.spec.uid, spilled.meta)
                     log.replace_segment(segment, spilled)
                     self._count(log)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.layouts import PartitionPerFile
-from firnmq.engines.segments import Rows, Segment
+from firnmq.engines.segments import Rows, Segment, SegmentMeta
 from firnmq.engines.shardlog.append import terms_of
+from firnmq.engines.shardlog.producers import ProducerStates, pack_aborted, unpack_aborted
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.state import ShardSpec
+from firnmq.engines.transactions import AbortedTransaction, AbortedTransactions
 from firnmq.index import IndexBuilder, Point, RocksIndexEntries, RocksSegmentIndex
+from firnmq.index.layout import aborted_key, aborted_range, last_offset_of
 
 
 def spill(
@@ -28,7 +31,7 @@ def spill(
     while runs := scan.read(CHUNK_BYTES):
         entries = RocksIndexEntries(spec.uid, meta.seq)
         for run in runs:
-            content.append([run.buffer], run.position, Rows())
+            content.append([run.buffer], run.position, Rows(), durable=False)
             for entry in run.entries:
                 builder.add(
                     entries,
@@ -42,3 +45,41 @@ def spill(
             batch.put_many(Family.INDEX, entries.entries)
     content.sync()
     return Segment(meta, content, index)
+
+
+def save_aborted(
+    spec: ShardSpec, meta: SegmentMeta, aborted: AbortedTransactions, kv: KeyValueStore
+) -> None:
+    """Keeps what a reader of the spilled segment has to pass over; unsynced."""
+    found = aborted.overlapping(meta.base_offset, meta.end_offset)
+    if found:
+        with kv.batch() as batch:
+            for each in found:
+                key = aborted_key(spec.uid, each.last_offset)
+                batch.put(Family.INDEX, key, pack_aborted(each))
+
+
+def recall_producers(
+    spec: ShardSpec, chain: list[SegmentMeta], kv: KeyValueStore
+) -> ProducerStates:
+    """What is known of producers when only the spilled segments have come back.
+
+    Transactions that were open at their end have lost their rest and count as aborted.
+    """
+    if not chain:
+        return ProducerStates()
+    end = chain[-1].end_offset
+    found = [
+        unpack_aborted(last_offset_of(key), packed)
+        for key, packed in kv.items(Family.INDEX, *aborted_range(spec.uid))
+    ]
+    ended = {(each.producer_id, each.first_offset) for each in found}
+    lost = [each for each in chain[-1].transactions if (each[0], each[2]) not in ended]
+    found += [AbortedTransaction(each[0], each[2], end - 1, end) for each in lost]
+    return ProducerStates(
+        aborted=[
+            each._replace(last_offset=min(each.last_offset, end - 1))
+            for each in found
+            if each.first_offset < end
+        ]
+    )

@@ -33,10 +33,13 @@ class RowBytes:
         shard_uid, segment_seq = _SEGMENT.unpack(self._prefix)
         return f"rows of shard {shard_uid} segment {segment_seq}"
 
-    def append(self, buffers: Sequence[Buffer], position: int, rows: Rows) -> None:
+    def append(
+        self, buffers: Sequence[Buffer], position: int, rows: Rows, *, durable: bool
+    ) -> bool:
         for buffer in buffers:
             rows.rows.append((self._prefix + _POSITION.pack(position), bytes(buffer)))
             position += len(buffer)
+        return False
 
     def sync(self) -> None:
         """The turn's rows are written and synced together, once, by whoever ends the turn."""

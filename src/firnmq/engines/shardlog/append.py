@@ -14,7 +14,7 @@ from firnmq.config import TopicConfig
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.errors import FirnError, InvalidArgument, LimitExceeded
+from firnmq.errors import FirnError, InvalidArgument, InvalidRecord, LimitExceeded
 from firnmq.index import Terms
 from firnmq.record import (
     BatchHeader,
@@ -108,6 +108,10 @@ def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
         )
     else:
         header = validate_header(batch, max_batch_bytes=config.max_batch_bytes)
+    if header.is_control:
+        raise InvalidRecord("control batches are written by the coordinator of transactions only")
+    if header.is_transactional and min(header.producer_id, header.producer_epoch) < 0:
+        raise InvalidRecord("a transactional batch needs a producer and its epoch")
     data = _writable(batch)
     data[0:8] = bytes(8)  # The client's own base offset means nothing here.
     return PreparedBatch(data, header, terms_of(data, config))

@@ -24,8 +24,10 @@ from firnmq.engines.shardlog.append import (
 )
 from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
 from firnmq.engines.state import ShardSpec
+from firnmq.engines.transactions import AbortedTransactions
 from firnmq.errors import (
     FirnError,
+    InvalidTransactionState,
     OutOfOrderSequence,
     ProducerFenced,
     StorageFailed,
@@ -48,6 +50,8 @@ class TurnIndex(IndexSink, Protocol):
     def set_checkpoint(self, checkpoint: Checkpoint) -> None: ...
 
     def set_producer(self, producer_id: int, packed: bytes) -> None: ...
+
+    def set_aborted(self, last_offset: int, packed: bytes) -> None: ...
 
 
 class LogState(Protocol):
@@ -90,6 +94,9 @@ class Backend(Protocol):
     def load_producers(self, spec: ShardSpec) -> ProducerStates:
         """What was kept of the shard's producers."""
 
+    def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
+        """Removes what is kept of aborted transactions with markers in [start, end)."""
+
     @property
     def state(self) -> LogState: ...
 
@@ -105,6 +112,11 @@ class View(NamedTuple):
     end_offset: int
     active_length: int
     """Published bytes of the active segment."""
+    stable_offset: int
+    """Everything below it is certain: start_offset <= stable_offset <= end_offset. It is the
+    first offset of the earliest open transaction, or the end."""
+    aborted: AbortedTransactions
+    """What is to be passed over below the stable offset."""
 
 
 class Tail:
@@ -137,6 +149,7 @@ class ShardLog:
         "_backend",
         "_gathered",
         "_gathered_position",
+        "_has_staged_marker",
         "_staged_index",
         "_synced",
         "_watch_lock",
@@ -191,8 +204,9 @@ class ShardLog:
         self._gathered: list[Buffer] = []
         self._gathered_position = tail.position
         self._staged_index: TurnIndex | None = None
+        self._has_staged_marker = False
         self._synced = self._checkpoint()
-        self.view = View(segments, start_offset, tail.next_offset, tail.position)
+        self.view = self._view_of_tail(start_offset)
 
     # Appending: stage, then sync, then commit, then publish. The lock is held throughout. -------
 
@@ -221,8 +235,9 @@ class ShardLog:
 
     def sync(self) -> None:
         """Makes staged bytes durable; afterwards the checkpoint moves to the staged end."""
-        self.tail.segment.bytes.sync()
-        self._synced = self._checkpoint()
+        if self.has_unsynced:
+            self.tail.segment.bytes.sync()
+            self._synced = self._checkpoint()
 
     def published_checkpoint(self) -> Checkpoint:
         """The present end as a checkpoint; nothing may be staged."""
@@ -246,19 +261,27 @@ class ShardLog:
                 indexed_upto=self.tail.next_offset,
             )
         )
-        for producer_id in self.producers.touched:
-            producer = self.producers.get(producer_id)
-            assert producer is not None
-            index.set_producer(producer_id, producer.pack())
-        self.producers.touched.clear()
+        self.producers.store_changes(index)
         return index.entries
 
     def publish(self) -> None:
         """Shows readers everything staged. Nothing may be staged and uncommitted."""
         self._staged_index = None
         self.rows = Rows()
+        self._has_staged_marker = False
+        self.view = self._view_of_tail(self.view.start_offset)
+
+    def _view_of_tail(self, start_offset: int) -> View:
         tail = self.tail
-        self.view = View(self.segments, self.view.start_offset, tail.next_offset, tail.position)
+        first_open = self.producers.first_open_transaction()
+        return View(
+            self.segments,
+            start_offset,
+            tail.next_offset,
+            tail.position,
+            tail.next_offset if first_open is None else max(first_open, start_offset),
+            self.producers.aborted,
+        )
 
     def watch(self, ticket: Ticket[None], end_offset: int) -> bool:
         """Settles the ticket when the end moves beyond the offset; False if it has already."""
@@ -288,7 +311,12 @@ class ShardLog:
         """
         active = self.tail.segment.meta
         if active.seq > self.view.segments[-1].meta.seq:
-            self.view = View(self.segments, self.view.start_offset, active.base_offset, 0)
+            start, end = self.view.start_offset, active.base_offset
+            # Not what the producers' states say: they are of a turn that failed.
+            first_open = min((each[2] for each in self.segments[-2].meta.transactions), default=end)
+            self.view = View(
+                self.segments, start, end, 0, max(first_open, start), self.producers.aborted
+            )
         return self.view.end_offset
 
     def fail(self, cause: BaseException) -> StorageFailed:
@@ -306,8 +334,11 @@ class ShardLog:
 
     @property
     def wants_sync(self) -> bool:
-        """Whether staged bytes must be durable before they are acknowledged."""
-        return self.spec.config.durability is Durability.FSYNC
+        """Whether staged bytes must be durable before they are acknowledged.
+
+        A marker must be in any case: its transaction is forgotten once it is written everywhere.
+        """
+        return self.spec.config.durability is Durability.FSYNC or self._has_staged_marker
 
     # Rolling --------------------------------------------------------------------------------
 
@@ -328,6 +359,7 @@ class ShardLog:
             crc=tail.crc,
             max_timestamp=tail.builder.max_timestamp,
             now_ms=now_ms,
+            transactions=self.producers.open_transactions(),
         )
         active = SegmentMeta(seq=sealed.seq + 1, base_offset=tail.next_offset, created_ms=now_ms)
         self._backend.state.save_chain(self.spec.uid, sealed, active)
@@ -369,7 +401,15 @@ class ShardLog:
         state, uid = self._backend.state, self.spec.uid
         state.move_start(uid, start_offset, [segment.meta for segment in gone])
         self.segments = self.segments[len(gone) :]
-        self.view = view._replace(segments=self.segments, start_offset=start_offset)
+        has_forgotten = self.producers.forget_below(start_offset)
+        self.view = view._replace(
+            segments=self.segments,
+            start_offset=start_offset,
+            stable_offset=max(view.stable_offset, start_offset),
+            aborted=self.producers.aborted,
+        )
+        if has_forgotten:
+            self._backend.forget_aborted(self.spec, 0, start_offset)
         self.holes -= {offset for offset in self.holes if offset < start_offset}
         dead = [key for key, below in self.dead_keys.items() if below <= start_offset]
         for key in dead:
@@ -399,8 +439,10 @@ class ShardLog:
     def kill_key(self, key: bytes) -> None:
         """Deletes every record the key has so far."""
         if not self.spec.config.index_key or self._has_key(key):
-            self._backend.state.set_dead_key(self.spec.uid, key, self.view.end_offset)
-            self.dead_keys[key] = self.view.end_offset
+            # What is not certain yet is not there yet: it is not deleted should it be committed.
+            below = self.view.stable_offset
+            self._backend.state.set_dead_key(self.spec.uid, key, below)
+            self.dead_keys[key] = below
 
     def _has_key(self, key: bytes) -> bool:
         return any(segment.index.newest_of_key(key) for segment in self.view.segments)
@@ -441,15 +483,10 @@ class ShardLog:
         for batch in request.batches:
             header = batch.header
             stored: ProducerBatch | None = None
-            if header.producer_id >= 0:
+            if header.producer_id >= 0 and not header.is_control:
                 try:
-                    stored = self.producers.check(
-                        header.producer_id,
-                        header.producer_epoch,
-                        header.base_sequence,
-                        header.record_count,
-                    )
-                except (ProducerFenced, OutOfOrderSequence) as refusal:
+                    stored = self.producers.check(header)
+                except PRODUCER_REFUSALS as refusal:
                     request.refusal = refusal
                     return
             if stored is not None:
@@ -483,7 +520,8 @@ class ShardLog:
         tail.position += len(data)
         tail.next_offset = base_offset + batch.record_count
         if batch.header.producer_id >= 0:
-            self.producers.note_header(batch.header, base_offset)
+            self.producers.note(batch.header, base_offset, data)
+            self._has_staged_marker = self._has_staged_marker or batch.header.is_control
         self._gathered.append(data)
         return base_offset
 
@@ -491,7 +529,12 @@ class ShardLog:
         """Gives the gathered batches to the segment with one gathered write."""
         if self._gathered:
             gathered, self._gathered = self._gathered, []
-            self.tail.segment.bytes.append(gathered, self._gathered_position, self.rows)
+            # A durable write covers its own bytes, so it will do only if none before are unsynced.
+            durable = self.wants_sync and self._synced.position == self._gathered_position
+            if self.tail.segment.bytes.append(
+                gathered, self._gathered_position, self.rows, durable=durable
+            ):
+                self._synced = self._checkpoint()
         self._gathered_position = self.tail.position
 
     def _turn_index(self) -> TurnIndex:
@@ -511,5 +554,7 @@ class ShardLog:
         )
 
 
+PRODUCER_REFUSALS = (ProducerFenced, OutOfOrderSequence, InvalidTransactionState)
+"""What a producer's batch may be refused with; the shard goes on."""
 STORAGE_ERRORS = (OSError, FirnError)
 """What staging, syncing and committing may raise: all of it closes the shard."""

@@ -12,10 +12,18 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from firnmq.errors import OutOfOrderSequence, ProducerFenced
+from firnmq.engines.transactions import (
+    AbortedTransaction,
+    AbortedTransactions,
+    OpenTransaction,
+    is_commit_marker,
+)
+from firnmq.errors import InvalidTransactionState, OutOfOrderSequence, ProducerFenced
 from firnmq.record import BatchHeader
+from firnmq.record.batch import Buffer
+from firnmq.record.selection import OFFSET_END
 
 NO_PRODUCER = -1
 BATCHES_KEPT = 5
@@ -36,8 +44,15 @@ _BATCH = struct.Struct(
     "i"  # last offset, relative to the base
     "q"  # timestamp
 )
+_ABORTED = struct.Struct(
+    ">"
+    "q"  # producer id
+    "q"  # first offset
+    "q"  # stable offset once it had ended
+)
 assert _PRODUCER.size == 11
 assert _BATCH.size == 28
+assert _ABORTED.size == 24
 
 
 class ProducerBatch(NamedTuple):
@@ -88,15 +103,38 @@ class Producer:
         return producer
 
 
+class ProducerSink(Protocol):
+    """Where changed states go, to be committed with a turn's index entries."""
+
+    def set_producer(self, producer_id: int, packed: bytes) -> None: ...
+
+    def set_aborted(self, last_offset: int, packed: bytes) -> None: ...
+
+
 class ProducerStates:
     """All producers of one shard. Owned by whoever holds the log's lock."""
 
-    __slots__ = ("_by_id", "touched")
+    __slots__ = ("_by_id", "_new_aborted", "_open", "_touched", "aborted")
 
-    def __init__(self, producers: Iterable[tuple[int, Producer]] = ()) -> None:
+    def __init__(
+        self,
+        producers: Iterable[tuple[int, Producer]] = (),
+        aborted: Iterable[AbortedTransaction] = (),
+    ) -> None:
         self._by_id = dict(producers)
-        self.touched: set[int] = set()
-        """Producers changed since the last commit."""
+        self._touched: set[int] = set()
+        """Producers changed since they were last stored."""
+        self.aborted = AbortedTransactions(aborted)
+        """Replaced when entries go, since readers may be looking at it."""
+        self._new_aborted: list[AbortedTransaction] = []
+        starts = [
+            (producer.transaction_start, producer_id)
+            for producer_id, producer in self._by_id.items()
+            if producer.transaction_start is not None
+        ]
+        self._open = {producer_id: start for start, producer_id in sorted(starts)}
+        """First offsets of open transactions. Rising, since a new one begins at the end of the
+        log: the first entry is the earliest."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -107,23 +145,28 @@ class ProducerStates:
     def get(self, producer_id: int) -> Producer | None:
         return self._by_id.get(producer_id)
 
-    def check(
-        self, producer_id: int, epoch: int, first_sequence: int, record_count: int
-    ) -> ProducerBatch | None:
+    # Judging ------------------------------------------------------------------------------------
+
+    def check(self, header: BatchHeader) -> ProducerBatch | None:
         """The stored batch that this one repeats, None if it is to be stored.
 
-        Raises ProducerFenced for an old epoch and OutOfOrderSequence for a gap.
+        Raises ProducerFenced for an old epoch, OutOfOrderSequence for a gap, and
+        InvalidTransactionState for a batch outside the transaction that its producer is in.
         """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        first_sequence = header.base_sequence
         producer = self._by_id.get(producer_id)
         if producer is None:
             return None  # Never seen here, or forgotten: whatever it begins with is accepted.
         if epoch < producer.epoch:
             raise ProducerFenced(producer_id, epoch, producer.epoch)
+        if producer.transaction_start is not None and not header.is_transactional:
+            raise InvalidTransactionState(producer_id, "its transaction has not ended")
         if epoch > producer.epoch:
             if first_sequence != 0:
                 raise OutOfOrderSequence(producer_id, first_sequence, 0)
             return None
-        last_sequence = sequence_after(first_sequence, record_count - 1)
+        last_sequence = sequence_after(first_sequence, header.record_count - 1)
         for batch in producer.batches:
             if (batch.first_sequence, batch.last_sequence) == (first_sequence, last_sequence):
                 return batch
@@ -133,71 +176,103 @@ class ProducerStates:
                 raise OutOfOrderSequence(producer_id, first_sequence, expected)
         return None
 
-    def note_batch(
-        self,
-        producer_id: int,
-        epoch: int,
-        first_sequence: int,
-        *,
-        base_offset: int,
-        last_offset: int,
-        timestamp_ms: int,
-        is_transactional: bool,
-    ) -> None:
-        """A batch was stored. One that is known already, as in a scan after a crash, is not new."""
-        producer = self._producer(producer_id, epoch)
-        if producer.batches and producer.batches[-1].base_offset >= base_offset:
-            return
-        producer.batches.append(
-            ProducerBatch(
-                first_sequence,
-                sequence_after(first_sequence, last_offset - base_offset),
-                base_offset,
-                last_offset,
-                timestamp_ms,
-            )
-        )
-        if is_transactional and producer.transaction_start is None:
-            producer.transaction_start = base_offset
-
-    def note_header(self, header: BatchHeader, base_offset: int) -> None:
-        """The same from a stored batch's header."""
-        self.note_batch(
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-            base_offset=base_offset,
-            last_offset=base_offset + header.last_offset_delta,
-            timestamp_ms=header.max_timestamp,
-            is_transactional=header.is_transactional,
-        )
-
-    def forget_from(self, end_offset: int) -> None:
-        """Forgets batches at and above an offset that was cut off."""
-        for producer_id, producer in self._by_id.items():
-            kept = [batch for batch in producer.batches if batch.last_offset < end_offset]
-            if len(kept) < len(producer.batches):
-                producer.batches = deque(kept, maxlen=BATCHES_KEPT)
-                self.touched.add(producer_id)
-            start = producer.transaction_start
-            if start is not None and start >= end_offset:
-                producer.transaction_start = None
-                self.touched.add(producer_id)
-
-    def note_marker(self, producer_id: int, epoch: int) -> int | None:
-        """A transaction's end was stored; returns where it began, None if nothing was in it."""
-        producer = self._producer(producer_id, epoch)
-        start, producer.transaction_start = producer.transaction_start, None
-        return start
-
     def first_open_transaction(self) -> int | None:
         """Offset of the earliest record whose transaction has not ended."""
-        starts = [
-            producer.transaction_start
-            for producer in self._by_id.values()
-            if producer.transaction_start is not None
+        return next(iter(self._open.values()), None)
+
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        return tuple(
+            OpenTransaction(producer_id, self._by_id[producer_id].epoch, start)
+            for producer_id, start in self._open.items()
+        )
+
+    # What was stored ----------------------------------------------------------------------------
+
+    def note(self, header: BatchHeader, base_offset: int, batch: Buffer) -> None:
+        """A producer's batch or marker was stored at the end of the log."""
+        if header.is_control:
+            self.note_marker(
+                header.producer_id,
+                header.producer_epoch,
+                base_offset,
+                is_commit=is_commit_marker(batch),
+            )
+            return
+        producer_id = header.producer_id
+        producer = self._producer(producer_id, header.producer_epoch)
+        if header.producer_epoch == producer.epoch:
+            # In a scan of what was there before, a newer epoch may be known already.
+            producer.batches.append(
+                ProducerBatch(
+                    header.base_sequence,
+                    sequence_after(header.base_sequence, header.last_offset_delta),
+                    base_offset,
+                    base_offset + header.last_offset_delta,
+                    header.max_timestamp,
+                )
+            )
+        if header.is_transactional and producer.transaction_start is None:
+            producer.transaction_start = self._open[producer_id] = base_offset
+
+    def note_marker(self, producer_id: int, epoch: int, offset: int, *, is_commit: bool) -> None:
+        """A transaction's end was stored; one of which nothing is here leaves no trace."""
+        producer = self._producer(producer_id, epoch)
+        start, producer.transaction_start = producer.transaction_start, None
+        self._open.pop(producer_id, None)
+        if start is None or is_commit:
+            return
+        first_open = self.first_open_transaction()
+        entry = AbortedTransaction(
+            producer_id, start, offset, offset + 1 if first_open is None else first_open
+        )
+        self.aborted.add(entry)
+        self._new_aborted.append(entry)
+
+    def store_changes(self, sink: ProducerSink) -> None:
+        """Hands over what has changed since the last time."""
+        if self._touched:
+            for producer_id in self._touched:
+                sink.set_producer(producer_id, self._by_id[producer_id].pack())
+            self._touched.clear()
+        if self._new_aborted:
+            for entry in self._new_aborted:
+                sink.set_aborted(entry.last_offset, pack_aborted(entry))
+            self._new_aborted.clear()
+
+    # Going back and forgetting ------------------------------------------------------------------
+
+    def rewind(self, end_offset: int, transactions: Iterable[OpenTransaction]) -> bool:
+        """Goes back to an offset at which these transactions were open.
+
+        Epochs stay, as a producer that was fenced must remain so. What was stored of the rest
+        is noted anew by whoever scans the log from there. Returns whether aborted transactions
+        were forgotten.
+        """
+        for producer_id, producer in self._by_id.items():
+            kept = [batch for batch in producer.batches if batch.last_offset < end_offset]
+            if len(kept) < len(producer.batches) or producer.transaction_start is not None:
+                producer.batches = deque(kept, maxlen=BATCHES_KEPT)
+                producer.transaction_start = None
+                self._touched.add(producer_id)
+        self._open.clear()
+        for producer_id, epoch, first_offset in sorted(transactions, key=lambda each: each[2]):
+            producer = self._producer(producer_id, epoch)
+            producer.transaction_start = self._open[producer_id] = first_offset
+        return self._forget_aborted(end_offset, OFFSET_END)
+
+    def forget_below(self, start_offset: int) -> bool:
+        """Drops aborted transactions that ended below the start of the log; whether any was."""
+        return self._forget_aborted(0, start_offset)
+
+    def _forget_aborted(self, start_offset: int, end_offset: int) -> bool:
+        kept = self.aborted.without(start_offset, end_offset) if len(self.aborted) else self.aborted
+        if len(kept) == len(self.aborted):
+            return False
+        self.aborted = kept
+        self._new_aborted = [
+            each for each in self._new_aborted if not start_offset <= each.last_offset < end_offset
         ]
-        return min(starts, default=None)
+        return True
 
     def forget_idle(self, before_ms: int) -> list[int]:
         """Drops producers without an open transaction whose last batch is older."""
@@ -209,10 +284,11 @@ class ProducerStates:
         ]
         for producer_id in idle:
             del self._by_id[producer_id]
+            self._touched.discard(producer_id)
         return idle
 
     def _producer(self, producer_id: int, epoch: int) -> Producer:
-        self.touched.add(producer_id)
+        self._touched.add(producer_id)
         producer = self._by_id.get(producer_id)
         if producer is None:
             producer = self._by_id[producer_id] = Producer(epoch)
@@ -220,6 +296,18 @@ class ProducerStates:
             producer.epoch = epoch
             producer.batches.clear()
         return producer
+
+
+def pack_aborted(transaction: AbortedTransaction) -> bytes:
+    """An aborted transaction as it is stored under its marker's offset."""
+    return _ABORTED.pack(
+        transaction.producer_id, transaction.first_offset, transaction.stable_offset
+    )
+
+
+def unpack_aborted(last_offset: int, packed: bytes) -> AbortedTransaction:
+    producer_id, first_offset, stable_offset = _ABORTED.unpack(packed)
+    return AbortedTransaction(producer_id, first_offset, last_offset, stable_offset)
 
 
 def sequence_after(sequence: int, steps: int) -> int:

@@ -11,9 +11,18 @@ from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage
 from firnmq.engines.segments import Segment, SegmentGone, SegmentState
 from firnmq.engines.shardlog.log import ShardLog, View
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, CHUNK_BYTES_MIN, Run, SegmentScan
+from firnmq.engines.transactions import with_header
 from firnmq.errors import Corruption, IndexDisabled, InvalidArgument, KeyNotFound, OffsetOutOfRange
 from firnmq.index import Point
-from firnmq.record import Columns, Selection, decode, encode_columns
+from firnmq.record import (
+    BatchEntry,
+    Columns,
+    Selection,
+    decode,
+    encode_columns,
+    parse_header,
+)
+from firnmq.record.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
 from firnmq.record.selection import ColumnName
 
 _HINTS_MAX = 32
@@ -46,28 +55,31 @@ class LogReader:
         _check_limits(max_records, max_bytes)
         return self._steadily(lambda view: self._by_offset(view, offset, max_records, max_bytes))
 
-    def raw(self, offset: int, max_bytes: int) -> RawPage:
+    def raw(self, offset: int, max_bytes: int, *, committed: bool = False) -> RawPage:
         """Whole batches, the first one holding the offset; unchecked, as they are stored.
 
-        Where records were deleted the batches are written anew without them.
+        Where records were deleted the batches are written anew without them. If only what is
+        committed is wanted, batches end where a transaction is open, and the page tells which of
+        them were aborted.
         """
         _check_limits(1, max_bytes)
-        return self._steadily(lambda view: self._raw(view, offset, max_bytes))
+        return self._steadily(lambda view: self._raw(view, offset, max_bytes, committed))
 
     def _by_offset(self, view: View, offset: int, max_records: int, max_bytes: int) -> Page:
         self.check_bounds(offset)
         found: list[Columns] = []
         at = offset
         expected_bytes = min(max_bytes, max_records * _RECORD_BYTES_EXPECTED)
-        for segment, runs, _ in self._runs_from(view, offset, expected_bytes):
+        end = view.stable_offset
+        for segment, runs, _ in self._runs_from(view, offset, end, expected_bytes):
             wanted = dataclasses.replace(
                 self._live,
                 start_offset=at,
-                end_offset=view.end_offset,
+                end_offset=end,
                 max_records=max_records,
                 max_bytes=max_bytes,
             )
-            columns = _decode(segment, runs, wanted)
+            columns = _decode(view, segment, runs, wanted)
             if found and columns.encoded_bytes > max_bytes:
                 # Decoding always gives one record, and this one is too much for the page.
                 at = columns.offsets[0]
@@ -83,13 +95,14 @@ class LogReader:
                 break
         return self._page(view, tuple(found), at)
 
-    def _raw(self, view: View, offset: int, max_bytes: int) -> RawPage:
+    def _raw(self, view: View, offset: int, max_bytes: int, committed: bool) -> RawPage:
         self.check_bounds(offset)
         log = self._log
         is_filtered = bool(log.holes or log.dead_keys or log.spec.config.ttl_ms)
         batches: list[memoryview] = []
         at = offset
-        for segment, runs, next_batch_bytes in self._runs_from(view, offset, max_bytes):
+        end = view.stable_offset if committed else view.end_offset
+        for segment, runs, next_batch_bytes in self._runs_from(view, offset, end, max_bytes):
             for run in runs:
                 if is_filtered:
                     pieces, taken, at = self._live_batches(segment, run, at, max_bytes, batches)
@@ -108,6 +121,8 @@ class LogReader:
             next_offset=at,
             start_offset=view.start_offset,
             end_offset=view.end_offset,
+            stable_offset=view.stable_offset,
+            aborted=tuple(view.aborted.overlapping(offset, at)) if committed else (),
         )
 
     def _live_batches(
@@ -124,9 +139,8 @@ class LogReader:
         for entry in run.entries:
             if entry.last_offset < at:
                 continue
-            columns = _decode_batches(segment, [run.batch(entry)], wanted)
-            if len(columns):
-                piece = memoryview(encode_columns(columns))
+            piece = _live_part(segment, run.batch(entry), entry, wanted)
+            if piece is not None:
                 if taken + len(piece) > max_bytes and (before or pieces):
                     break
                 pieces.append(piece)
@@ -167,14 +181,15 @@ class LogReader:
                 raise _NotPublished
             if hit.offset < max(view.start_offset, dead_below):
                 return None  # And so is everything older.
-            if hit.offset < view.end_offset:
+            if hit.offset < view.stable_offset:
                 wanted = dataclasses.replace(
                     self._live, start_offset=hit.offset, end_offset=hit.offset + 1, key=key
                 )
                 columns = self._decode_at(view, segment, hit.position, None, wanted)
                 if len(columns):
                     return columns
-            # The newest is deleted, expired, not yet published or another key of the same hash.
+            # The newest is deleted, expired, not yet published or committed, aborted, or another
+            # key of the same hash.
             older = self._newest_by_scan(view, segment, key)
             if older is not None:
                 return older
@@ -184,21 +199,21 @@ class LogReader:
         wanted = dataclasses.replace(
             self._live,
             start_offset=view.start_offset,
-            end_offset=view.end_offset,
+            end_offset=view.stable_offset,
             key=key,
             columns=_NO_COLUMNS,
         )
         scan = SegmentScan(segment, Point(segment.meta.base_offset, 0), _length(view, segment))
         newest: tuple[int, list[Run]] | None = None
         while runs := scan.read(CHUNK_BYTES):
-            columns = _decode(segment, runs, wanted)
+            columns = _decode(view, segment, runs, wanted)
             if len(columns):
                 newest = (columns.offsets[-1], runs)
         if newest is None:
             return None
         offset, runs = newest
         exact = dataclasses.replace(self._live, start_offset=offset, end_offset=offset + 1)
-        columns = _decode(segment, runs, exact)
+        columns = _decode(view, segment, runs, exact)
         return columns if len(columns) else None
 
     # By tag ---------------------------------------------------------------------------------------
@@ -224,12 +239,12 @@ class LogReader:
             for hit in segment.index.tagged(tag, at):
                 if hit.last_offset < at:
                     continue
-                if hit.base_offset >= view.end_offset:
+                if hit.base_offset >= view.stable_offset:
                     break
                 wanted = dataclasses.replace(
                     self._live,
                     start_offset=at,
-                    end_offset=view.end_offset,
+                    end_offset=view.stable_offset,
                     max_records=max_records,
                     max_bytes=max_bytes,
                     tag=tag,
@@ -244,27 +259,29 @@ class LogReader:
                 at = max(at, columns.next_offset)
                 if columns.is_limited or max_records <= 0 or max_bytes <= 0:
                     return self._page(view, tuple(found), at)
-        return self._page(view, tuple(found), view.end_offset)
+        return self._page(view, tuple(found), max(at, view.stable_offset))
 
     # By time --------------------------------------------------------------------------------------
 
-    def offset_by_time(self, timestamp_ms: int, strategy: AdapterOffsetStrategy) -> int:
+    def offset_by_time(
+        self, timestamp_ms: int, strategy: AdapterOffsetStrategy, *, committed: bool = True
+    ) -> int:
         """First offset of a live record at least as young as the timestamp."""
 
         def read(view: View) -> int:
-            found = self._offset_by_time(view, timestamp_ms)
+            end = view.stable_offset if committed else view.end_offset
+            found = self._offset_by_time(view, timestamp_ms, end)
             if found is not None:
                 return found
-            is_earliest = strategy is AdapterOffsetStrategy.EARLIEST
-            return view.start_offset if is_earliest else view.end_offset
+            return view.start_offset if strategy is AdapterOffsetStrategy.EARLIEST else end
 
         return self._steadily(read)
 
-    def _offset_by_time(self, view: View, timestamp_ms: int) -> int | None:
+    def _offset_by_time(self, view: View, timestamp_ms: int, end: int) -> int | None:
         wanted = dataclasses.replace(
             self._live,
             start_offset=view.start_offset,
-            end_offset=view.end_offset,
+            end_offset=end,
             min_timestamp=timestamp_ms,
             max_records=1,
             columns=_NO_COLUMNS,
@@ -278,7 +295,7 @@ class LogReader:
                 continue
             scan = SegmentScan(segment, point, _length(view, segment))
             while runs := scan.read(CHUNK_BYTES):
-                columns = _decode(segment, runs, wanted)
+                columns = _decode(view, segment, runs, wanted)
                 if len(columns):
                     return int(columns.offsets[0])
         return None
@@ -286,13 +303,13 @@ class LogReader:
     # Shared ---------------------------------------------------------------------------------------
 
     def _runs_from(
-        self, view: View, offset: int, expected_bytes: int
+        self, view: View, offset: int, end: int, expected_bytes: int
     ) -> Iterator[tuple[Segment, list[Run], int]]:
-        """Batches from the one that holds the offset on, across segments.
+        """Batches from the one that holds the offset on, up to an end, across segments.
 
         With them comes the size of the batch after them where it is known, else 0.
         """
-        if offset >= view.end_offset:
+        if offset >= end:
             return
         number = _segment_number(view, offset)
         size = min(max(expected_bytes, CHUNK_BYTES_MIN), CHUNK_BYTES)
@@ -303,6 +320,9 @@ class LogReader:
             scan = SegmentScan(segment, self._point(segment, offset), length)
             while runs := scan.read(size):
                 useful = [run for run in runs if run.entries[-1].last_offset >= offset]
+                if runs[-1].entries[-1].last_offset >= end:
+                    yield segment, _runs_below(useful, end), 0
+                    return
                 if useful:
                     yield segment, useful, scan.next_batch_bytes
                 size = min(2 * size, CHUNK_BYTES)
@@ -348,14 +368,17 @@ class LogReader:
             raise SegmentGone(segment.bytes.where, f"has nothing at {position}")
         if offset is None:
             _check_base(view, segment, runs[0])
-        return _decode_batches(segment, [runs[0].batch(runs[0].entries[0])], wanted)
+        entry = runs[0].entries[0]
+        hidden = view.aborted.hiding(entry.base_offset, entry.last_offset + 1)
+        is_hidden = hidden is not None and entry in hidden
+        return _decode_batches(segment, [] if is_hidden else [runs[0].batch(entry)], wanted)
 
     def _page(self, view: View, columns: tuple[Columns, ...], next_offset: int) -> Page:
         return Page(
             columns,
             next_offset=next_offset,
             start_offset=view.start_offset,
-            end_offset=view.end_offset,
+            end_offset=view.stable_offset,
         )
 
     def _steadily(self, read: Callable[[View], T]) -> T:
@@ -466,14 +489,65 @@ def _check_base(view: View, segment: Segment, run: Run) -> None:
         raise Corruption("offset gap", where=segment.bytes.where, position=run.position)
 
 
-def _decode(segment: Segment, runs: list[Run], wanted: Selection) -> Columns:
+def _runs_below(runs: list[Run], end: int) -> list[Run]:
+    """The batches below an offset at which one begins."""
+    below = []
+    for run in runs:
+        count = bisect_right(run.entries, end - 1, key=lambda entry: entry.base_offset)
+        if count:
+            below.append(Run(run.buffer, run.entries[:count], run.position))
+    return below
+
+
+def _live_part(
+    segment: Segment, batch: memoryview, entry: BatchEntry, wanted: Selection
+) -> memoryview | None:
+    """A batch without its dead records, None if there is no other.
+
+    Its producer stays the same, since that is how a client knows what was aborted; and a marker
+    stays, since that is how it knows where to stop.
+    """
+    if entry.attributes & ATTRIBUTE_CONTROL:
+        return batch
+    columns = _decode_batches(segment, [batch], wanted)
+    if not len(columns):
+        return None
+    part = encode_columns(columns)
+    if entry.attributes & ATTRIBUTE_TRANSACTIONAL:
+        header = parse_header(part)._replace(
+            attributes=ATTRIBUTE_TRANSACTIONAL,
+            producer_id=entry.producer_id,
+            producer_epoch=entry.producer_epoch,
+            base_sequence=entry.base_sequence,
+        )
+        part = with_header(part, header)
+    return memoryview(part)
+
+
+def _decode(view: View, segment: Segment, runs: list[Run], wanted: Selection) -> Columns:
+    """The wanted records, but for those of aborted transactions."""
+    if not len(view.aborted) or not runs:
+        batches = [
+            run.batch(entry)
+            for run in runs
+            for entry in run.entries
+            if entry.last_offset >= wanted.start_offset
+        ]
+        return _decode_batches(segment, batches, wanted)
+    end = runs[-1].entries[-1].last_offset + 1
+    hidden = view.aborted.hiding(runs[0].entries[0].base_offset, end)
     batches = [
         run.batch(entry)
         for run in runs
         for entry in run.entries
-        if entry.last_offset >= wanted.start_offset
+        if entry.last_offset >= wanted.start_offset and (hidden is None or entry not in hidden)
     ]
-    return _decode_batches(segment, batches, wanted)
+    columns = _decode_batches(segment, batches, wanted)
+    if columns.is_limited:
+        return columns
+    # What was passed over at the end has been looked at as well.
+    reached = max(columns.next_offset, min(end, wanted.end_offset))
+    return dataclasses.replace(columns, next_offset=reached)
 
 
 def _decode_batches(segment: Segment, batches: list[memoryview], wanted: Selection) -> Columns:

@@ -15,10 +15,12 @@ from firnmq.engines.shardlog.log import Backend, ShardLog, Tail
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
 from firnmq.index import Checkpoint, IndexBuilder, RocksSegmentIndex
 from firnmq.record import BatchEntry, crc32c, parse_header, walk
 from firnmq.record.batch import BATCH_BYTES_MAX
+from firnmq.record.selection import OFFSET_END
 
 _ENTRIES_PER_COMMIT = 20_000
 
@@ -61,8 +63,7 @@ def open_log(
             backend.drop_segment(spec, gone)
         state.forget_segments(spec.uid, [meta.seq for meta in deleted])
     producers = backend.load_producers(spec)
-    tail, scanned, cut = _recover_tail(spec, backend, segments[-1], failed, producers)
-    producers.forget_from(tail.next_offset)
+    tail, scanned, cut = _recover_tail(spec, backend, segments, failed, producers)
     log = ShardLog(
         spec,
         backend,
@@ -87,13 +88,19 @@ def truncate_log(
     """
     log.cut_count += 1
     try:
-        log.view = log.view._replace(end_offset=offset, active_length=position)
+        view = log.view
+        log.view = view._replace(
+            end_offset=offset,
+            active_length=position,
+            stable_offset=min(view.stable_offset, offset),
+        )
         segment = backend.without_index(log.spec, log.tail.segment)
         segment.bytes.truncate(position)
-        scan = _TailScan(log.spec, backend, segment, None, log.producers)
+        scan = _TailScan(
+            log.spec, backend, segment, None, log.producers, _open_before(log.segments)
+        )
         scan.run(position)
         scan.finish()
-        log.producers.forget_from(offset)
         log.restart(scan.tail)
         forget_deletions_beyond_end(log, state)
     finally:
@@ -133,11 +140,13 @@ def _undo_unknown_roll(
 def _recover_tail(
     spec: ShardSpec,
     backend: Backend,
-    segment: Segment,
+    segments: tuple[Segment, ...],
     failed: ShardLog | None,
     producers: ProducerStates,
 ) -> tuple[Tail, int, int]:
     """Finds where the active segment ends; returns its tail, bytes scanned and bytes cut."""
+    segment = segments[-1]
+    opened = _open_before(segments)
     index = segment.index
     assert isinstance(index, RocksSegmentIndex), "a durable log has its index in RocksDB"
     checkpoint = index.checkpoint()
@@ -154,7 +163,7 @@ def _recover_tail(
         # first, since a crash after the cut would make it promise bytes that are gone.
         index.clear()
         checkpoint = None
-    scan = _TailScan(spec, backend, segment, checkpoint, producers)
+    scan = _TailScan(spec, backend, segment, checkpoint, producers, opened)
     scan.run(limit)
     tail = scan.tail
     if length > tail.position:
@@ -165,11 +174,16 @@ def _recover_tail(
     if stored is not None and stored.indexed_upto > tail.next_offset:
         # Entries for bytes that are gone hide among good ones: index the segment anew.
         index.clear()
-        scan = _TailScan(spec, backend, segment, None, producers)
+        scan = _TailScan(spec, backend, segment, None, producers, opened)
         scan.run(tail.position)
         tail = scan.tail
     scan.finish()
     return tail, scan.scanned_bytes, max(length - tail.position, 0)
+
+
+def _open_before(segments: tuple[Segment, ...]) -> tuple[OpenTransaction, ...]:
+    """Transactions that were open where the active segment begins."""
+    return segments[-2].meta.transactions if len(segments) > 1 else ()
 
 
 def _published_length(log: ShardLog, segment: Segment) -> int:
@@ -180,7 +194,11 @@ def _published_length(log: ShardLog, segment: Segment) -> int:
 
 
 class _TailScan:
-    """Walks an active segment from its checkpoint, checking and indexing every batch."""
+    """Walks an active segment from its checkpoint, checking and indexing every batch.
+
+    What is kept of producers goes up to where the segment is indexed. Without a checkpoint it is
+    taken back to the segment's beginning and made anew, since it may speak of what is gone.
+    """
 
     def __init__(
         self,
@@ -189,8 +207,15 @@ class _TailScan:
         segment: Segment,
         checkpoint: Checkpoint | None,
         producers: ProducerStates,
+        opened: tuple[OpenTransaction, ...],
     ) -> None:
         self._producers = producers
+        if checkpoint is None:
+            self._known_upto = segment.meta.base_offset
+            if producers.rewind(self._known_upto, opened):
+                backend.forget_aborted(spec, self._known_upto, OFFSET_END)
+        else:
+            self._known_upto = checkpoint.indexed_upto
         self._spec = spec
         self._backend = backend
         self._segment = segment
@@ -242,6 +267,8 @@ class _TailScan:
                     indexed_upto=tail.next_offset,
                 )
             )
+            # With the checkpoint, as the next recovery begins at it and does not look back.
+            self._producers.store_changes(self._sink)
             self._commit()
 
     def _take(self, batch: memoryview, entry: BatchEntry) -> None:
@@ -257,8 +284,8 @@ class _TailScan:
         tail.crc = crc32c(batch, tail.crc)
         tail.position += entry.size
         tail.next_offset = entry.last_offset + 1
-        if entry.producer_id >= 0:
-            self._producers.note_header(parse_header(batch, 0), entry.base_offset)
+        if entry.producer_id >= 0 and entry.base_offset >= self._known_upto:
+            self._producers.note(parse_header(batch, 0), entry.base_offset, batch)
         if tail.first_append_ms is None:
             tail.first_append_ms = self._segment.meta.created_ms
         if len(self._sink.entries) >= _ENTRIES_PER_COMMIT:

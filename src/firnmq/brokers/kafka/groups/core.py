@@ -192,7 +192,7 @@ class GroupCore:
         """Begins a rebalance: everyone has to join again."""
         was_empty = self.state is GroupState.EMPTY
         self.state = next_state(self.state, Step.REBALANCE)
-        self._cancel_write()
+        self.cancel_write()
         for member in self.roster.members.values():
             member.sync_deadline_ms = None
             member.assignment = b""
@@ -280,7 +280,7 @@ class GroupCore:
         if isinstance(self.write, EraseWrite):
             self.reply(self.write.token, CodeReply(error=error))
             self.write = None
-        self._cancel_write()
+        self.cancel_write()
         for member in self.roster.members.values():
             self.release(member, error, now_ms)
         for token, request in self.deferred:
@@ -381,7 +381,7 @@ class GroupCore:
         self._write_seq += 1
         return WriteSeq(self._write_seq)
 
-    def _cancel_write(self) -> None:
+    def cancel_write(self) -> None:
         """What the pending write was for no longer holds; whether it succeeds is all the same."""
         write, self.write = self.write, None
         match write:

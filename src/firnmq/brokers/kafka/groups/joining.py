@@ -7,7 +7,7 @@ from firnmq.brokers.kafka.groups.messages import JoinRequest, Token
 from firnmq.brokers.kafka.groups.roster import Member, is_unchanged, new_member
 from firnmq.brokers.kafka.groups.state import GroupState
 from firnmq.brokers.kafka.groups.subscription import is_same_interest
-from firnmq.brokers.kafka.groups.writes import RenameWrite
+from firnmq.brokers.kafka.groups.writes import EraseWrite, RenameWrite
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
 
 
@@ -69,6 +69,8 @@ def _promise(core: GroupCore, token: Token, request: JoinRequest, now_ms: int) -
     member_id = core.new_id(request.client_id)
     deadline_ms = now_ms + request.session_timeout_ms
     core.roster.promised[member_id] = deadline_ms
+    if isinstance(core.write, EraseWrite):
+        core.cancel_write()
     core.wake_by(deadline_ms)
     core.refuse_join(token, member_id, ErrorCode.MEMBER_ID_REQUIRED)
 

@@ -127,7 +127,8 @@ def _leave(core: GroupCore, leaver: Leaver, leaving: list[str]) -> LeaverReply:
 def handle_delete(core: GroupCore, token: Token) -> None:
     if core.state is GroupState.DEAD:
         core.reply(token, CodeReply(error=ErrorCode.GROUP_ID_NOT_FOUND))
-    elif core.state is not GroupState.EMPTY:
+    elif core.state is not GroupState.EMPTY or core.roster.promised:
+        # A consumer with a promised id is on its way in, and would find that nobody knows it.
         core.reply(token, CodeReply(error=ErrorCode.NON_EMPTY_GROUP))
     elif core.write is not None:
         # A deletion is under way; whoever asked first is told how it ends.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from firnmq.brokers.kafka.failures import code_of
+from firnmq.brokers.kafka.handlers.lookup import READ_COMMITTED
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -14,6 +16,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     PartitionData,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.engines import RawPage
 from firnmq.errors import FirnError, OffsetOutOfRange
 
 _WAIT_MS_MAX = 30_000
@@ -50,7 +53,13 @@ class FetchHandler:
         for topic in request.topics:
             partitions = []
             for wanted in topic.partitions:
-                data = await self._read_partition(topic.topic, wanted, room - total, total == 0)
+                data = await self._read_partition(
+                    topic.topic,
+                    wanted,
+                    room - total,
+                    is_first=total == 0,
+                    committed=request.isolation_level == READ_COMMITTED,
+                )
                 size = sum(map(len, data.records)) if isinstance(data.records, list) else 0
                 total += size
                 has_error = has_error or data.error_code != 0
@@ -59,22 +68,24 @@ class FetchHandler:
         return FetchResponse(responses=topics), total, has_error
 
     async def _read_partition(
-        self, name: str, wanted: FetchPartition, room: int, is_first: bool
+        self, name: str, wanted: FetchPartition, room: int, *, is_first: bool, committed: bool
     ) -> PartitionData:
         try:
             start, end = await self._storage.bounds(name, wanted.partition)
+            stable = await self._storage.stable_offset(name, wanted.partition)
+            readable_end = stable if committed else end
             if not start <= wanted.fetch_offset <= end:
                 raise OffsetOutOfRange(wanted.fetch_offset, start=start, end=end)
             limit = min(wanted.partition_max_bytes, room)
-            if wanted.fetch_offset == end or (limit <= 0 and not is_first):
+            if wanted.fetch_offset >= readable_end or (limit <= 0 and not is_first):
                 return PartitionData(
                     partition_index=wanted.partition,
                     high_watermark=end,
-                    last_stable_offset=end,
+                    last_stable_offset=min(stable, end),
                     log_start_offset=start,
                 )
             page = await self._storage.read(
-                name, wanted.partition, wanted.fetch_offset, max(limit, 1)
+                name, wanted.partition, wanted.fetch_offset, max(limit, 1), committed=committed
             )
         except FirnError as error:
             return PartitionData(
@@ -87,7 +98,15 @@ class FetchHandler:
             partition_index=wanted.partition,
             error_code=ErrorCode.NONE,
             high_watermark=page.end_offset,
-            last_stable_offset=page.end_offset,
+            last_stable_offset=page.stable_offset,
             log_start_offset=page.start_offset,
+            aborted_transactions=_aborted(page) if committed else None,
             records=list(page.batches),
         )
+
+
+def _aborted(page: RawPage) -> list[AbortedTransaction]:
+    return [
+        AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+        for each in page.aborted
+    ]

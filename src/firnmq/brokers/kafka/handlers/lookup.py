@@ -22,6 +22,8 @@ from firnmq.errors import FirnError
 _LATEST, _EARLIEST, _NEWEST_TIMESTAMP = -1, -2, -3
 LEADER_EPOCH = 0
 """A single node has always been the leader."""
+READ_COMMITTED = 1
+"""The isolation level of those who want to see no more than what is certain."""
 
 
 class LookupHandler:
@@ -31,7 +33,10 @@ class LookupHandler:
     async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         topics = []
         for topic in request.topics:
-            partitions = [await self._list(topic.name, wanted) for wanted in topic.partitions]
+            committed = request.isolation_level == READ_COMMITTED
+            partitions = [
+                await self._list(topic.name, wanted, committed) for wanted in topic.partitions
+            ]
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
         return ListOffsetsResponse(topics=topics)
 
@@ -44,10 +49,12 @@ class LookupHandler:
             topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
         return OffsetForLeaderEpochResponse(topics=topics)
 
-    async def _list(self, name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    async def _list(
+        self, name: str, wanted: ListOffsetsPartition, committed: bool
+    ) -> ListOffsetsPartitionResponse:
         index = wanted.partition_index
         try:
-            offset, timestamp = await self._find(name, index, wanted.timestamp)
+            offset, timestamp = await self._find(name, index, wanted.timestamp, committed)
         except FirnError as error:
             return ListOffsetsPartitionResponse(partition_index=index, error_code=code_of(error))
         return ListOffsetsPartitionResponse(
@@ -57,15 +64,17 @@ class LookupHandler:
             leader_epoch=LEADER_EPOCH if offset >= 0 else -1,
         )
 
-    async def _find(self, name: str, index: int, timestamp: int) -> tuple[int, int]:
+    async def _find(
+        self, name: str, index: int, timestamp: int, committed: bool
+    ) -> tuple[int, int]:
         start, end = await self._storage.bounds(name, index)
         if timestamp == _LATEST:
-            return end, -1
+            return await self._storage.stable_offset(name, index) if committed else end, -1
         if timestamp == _EARLIEST:
             return start, -1
         if timestamp == _NEWEST_TIMESTAMP:
             timestamp = (await self._storage.status(name, index)).max_timestamp
-        found = await self._storage.offset_at(name, index, timestamp)
+        found = await self._storage.offset_at(name, index, timestamp, committed=committed)
         if found is None:
             return -1, -1
         return found, await self._storage.timestamp_of(name, index, found)

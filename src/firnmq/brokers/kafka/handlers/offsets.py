@@ -26,6 +26,7 @@ from firnmq.brokers.kafka.protocol.messages.offsets import (
     OffsetFetchResponseTopic,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.kafka.transactions import TransactionCoordinator
 from firnmq.clock import Clock
 from firnmq.errors import FirnError, InvalidArgument
 
@@ -40,7 +41,9 @@ class OffsetHandler:
         offsets: GroupOffsets,
         coordinator: GroupCoordinator,
         clock: Clock,
+        transactions: TransactionCoordinator,
     ) -> None:
+        self._transactions = transactions
         self._storage = storage
         self._offsets = offsets
         self._coordinator = coordinator
@@ -103,14 +106,14 @@ class OffsetHandler:
         if version >= 8:
             groups = []
             for group in request.groups:
-                topics, code = self._fetch(group.group_id, group.topics)
+                topics, code = self._fetch(group.group_id, group.topics, request.require_stable)
                 groups.append(
                     OffsetFetchResponseGroup(
                         group_id=group.group_id, topics=topics, error_code=code
                     )
                 )
             return OffsetFetchResponse(groups=groups)
-        topics, code = self._fetch(request.group_id, request.topics)
+        topics, code = self._fetch(request.group_id, request.topics, request.require_stable)
         return OffsetFetchResponse(topics=topics, error_code=code)
 
     async def delete(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
@@ -138,7 +141,7 @@ class OffsetHandler:
         return OffsetDeleteResponse(topics=topics)
 
     def _fetch(
-        self, group: str, wanted: Sequence[OffsetFetchRequestTopic] | None
+        self, group: str, wanted: Sequence[OffsetFetchRequestTopic] | None, must_be_stable: bool
     ) -> tuple[list[OffsetFetchResponseTopic], ErrorCode]:
         try:
             committed = self._offsets.committed(group)
@@ -151,7 +154,7 @@ class OffsetHandler:
             OffsetFetchResponseTopic(
                 name=topic.name,
                 partitions=[
-                    self._fetch_one(topic.name, index, committed)
+                    self._fetch_one(topic.name, index, committed, group if must_be_stable else None)
                     for index in topic.partition_indexes
                 ],
             )
@@ -159,9 +162,17 @@ class OffsetHandler:
         ], ErrorCode.NONE
 
     def _fetch_one(
-        self, name: str, index: int, committed: dict[str, CommittedOffset]
+        self, name: str, index: int, committed: dict[str, CommittedOffset], stable_of: str | None
     ) -> OffsetFetchResponsePartition:
         _, shard = self._locate(name, index)
+        if stable_of is not None and self._transactions.has_pending_offset(stable_of, shard):
+            # A transaction is about to change it: the client asks again.
+            return OffsetFetchResponsePartition(
+                partition_index=index,
+                committed_offset=-1,
+                metadata="",
+                error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+            )
         entry = committed.get(shard)
         if entry is None:  # Not an error: the client applies its reset policy.
             return OffsetFetchResponsePartition(

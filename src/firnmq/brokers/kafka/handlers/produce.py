@@ -9,9 +9,7 @@ from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import (
     PRODUCE_VERSION_SERVED_MIN,
     ErrorCode,
-    Part,
     RequestHeader,
-    encode_response,
 )
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     PartitionProduceData,
@@ -21,20 +19,26 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     TopicProduceResponse,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.kafka.transactions import TransactionCoordinator
+from firnmq.disk.files import Buffer
 from firnmq.engines import Appended
 from firnmq.errors import FirnError, InvalidRecord
+from firnmq.record import HEADER_BYTES, parse_header
+from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL
 
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_OFFSET = -1
+_ATTRIBUTES_LOW_BYTE = 22
 
 
 class ProduceHandler:
-    def __init__(self, storage: KafkaStorage) -> None:
+    def __init__(self, storage: KafkaStorage, transactions: TransactionCoordinator) -> None:
         self._storage = storage
+        self._transactions = transactions
 
     async def begin(
         self, header: RequestHeader, request: ProduceRequest
-    ) -> Coroutine[Any, Any, list[Part] | None]:
+    ) -> Coroutine[Any, Any, ProduceResponse]:
         """Queues every batch; the returned coroutine waits for them and makes the response."""
         begun: list[tuple[str, list[tuple[int, Awaitable[Appended] | FirnError | ErrorCode]]]] = []
         for topic in request.topic_data:
@@ -44,7 +48,7 @@ class ProduceHandler:
                     (data.index, await self._submit(header, request, topic.name, data))
                 )
             begun.append((topic.name, partitions))
-        return self._finish(header, request, begun)
+        return self._finish(begun)
 
     async def _submit(
         self, header: RequestHeader, request: ProduceRequest, name: str, data: PartitionProduceData
@@ -56,23 +60,35 @@ class ProduceHandler:
         try:
             if not data.records:
                 raise InvalidRecord("there is no batch")
+            if _is_transactional(data.records):  # type: ignore[arg-type]
+                return await self._submit_transactional(request, name, data)
             return await self._storage.submit(name, data.index, [data.records])  # type: ignore[list-item]
         except FirnError as error:
             return error
 
+    async def _submit_transactional(
+        self, request: ProduceRequest, name: str, data: PartitionProduceData
+    ) -> Awaitable[Appended] | ErrorCode:
+        batch: Buffer = data.records  # type: ignore[assignment]
+        header = parse_header(batch)
+        shard = self._storage.shard(name, data.index)
+        judged = self._transactions.judge_append(
+            request.transactional_id, header.producer_id, header.producer_epoch, shard
+        )
+        if isinstance(judged, ErrorCode):
+            return judged
+        with judged:
+            return await self._storage.submit(name, data.index, [batch])
+
     async def _finish(
         self,
-        header: RequestHeader,
-        request: ProduceRequest,
         begun: list[tuple[str, list[tuple[int, Awaitable[Appended] | FirnError | ErrorCode]]]],
-    ) -> list[Part] | None:
+    ) -> ProduceResponse:
         topics = []
         for name, partitions in begun:
             answers = [await self._answer(index, outcome) for index, outcome in partitions]
             topics.append(TopicProduceResponse(name=name, partition_responses=answers))
-        if request.acks == 0:
-            return None  # The client expects no response at all, not even for an error.
-        return encode_response(header, ProduceResponse(responses=topics))
+        return ProduceResponse(responses=topics)
 
     async def _answer(
         self, index: int, outcome: Awaitable[Appended] | FirnError | ErrorCode
@@ -93,3 +109,9 @@ class ProduceHandler:
         return PartitionProduceResponse(
             index=index, base_offset=appended.base_offset, log_start_offset=0
         )
+
+
+def _is_transactional(batch: Buffer) -> bool:
+    return len(batch) >= HEADER_BYTES and bool(
+        batch[_ATTRIBUTES_LOW_BYTE] & ATTRIBUTE_TRANSACTIONAL
+    )

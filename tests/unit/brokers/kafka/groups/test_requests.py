@@ -145,6 +145,21 @@ def test_a_join_that_comes_during_deletion_saves_the_group() -> None:
     assert stage.state() is GroupState.STABLE
 
 
+def test_a_promise_keeps_the_group_from_being_deleted() -> None:
+    stage = Stage()
+    (alone,) = stage.settle(stage.join())
+    stage.leave(alone.member_id)
+    stage.auto_save = False
+    # 1. It is given while the deletion is under way.
+    deletion = stage.delete()
+    promised = stage.join(requires_known_member_id=True)
+    assert deletion.error is ErrorCode.NON_EMPTY_GROUP
+    stage.save()
+    # 2. It stands in the way of the next.
+    assert stage.delete().error is ErrorCode.NON_EMPTY_GROUP
+    assert stage.join(promised.member_id).joined.member_id == promised.member_id
+
+
 def test_a_deletion_that_fails_leaves_the_group() -> None:
     stage = Stage()
     (alone,) = stage.settle(stage.join())

@@ -1,0 +1,67 @@
+"""What is kept of a password: a salt and two keys that prove it but do not contain it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+ITERATIONS = 8192
+"""Rounds of hashing. Kafka's own range is 4,096 to 16,384, and clients outside it may refuse."""
+SALT_BYTES = 16
+PASSWORD_CHARS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredential:
+    """The server's side of a password, as SCRAM-SHA-256 (RFC 7677) needs it."""
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def of_password(
+        cls, password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS
+    ) -> ScramCredential:
+        """Takes milliseconds, on purpose."""
+        salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
+        salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
+        return cls(
+            salt=salt,
+            iterations=iterations,
+            stored_key=hashlib.sha256(mac(salted, b"Client Key")).digest(),
+            server_key=mac(salted, b"Server Key"),
+        )
+
+    def matches(self, password: str) -> bool:
+        """Whether this is the password. Takes as long for a wrong one as for the right one."""
+        given = self.of_password(password, salt=self.salt, iterations=self.iterations)
+        return hmac.compare_digest(given.stored_key, self.stored_key)
+
+    def is_proven_by(self, proof: bytes, auth_message: bytes) -> bool:
+        """Whether a SCRAM client's proof was made from the password."""
+        signature = mac(self.stored_key, auth_message)
+        if len(proof) != len(signature):
+            return False
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        return hmac.compare_digest(hashlib.sha256(client_key).digest(), self.stored_key)
+
+
+def decoy(name: str, secret: bytes) -> ScramCredential:
+    """What an unknown user is measured against: nothing matches it, and it looks like any other.
+
+    The salt follows from the name, so that asking twice does not tell that nobody is there.
+    """
+    return ScramCredential(
+        salt=mac(secret, name.encode())[:SALT_BYTES],
+        iterations=ITERATIONS,
+        stored_key=secrets.token_bytes(hashlib.sha256().digest_size),
+        server_key=secrets.token_bytes(hashlib.sha256().digest_size),
+    )
+
+
+def mac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")

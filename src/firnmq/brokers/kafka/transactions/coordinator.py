@@ -1,0 +1,363 @@
+"""The driver of all transactions of a node: futures, timers, the store and the markers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, assert_never
+
+from firnmq.brokers.kafka.protocol.errors import ErrorCode
+from firnmq.brokers.kafka.transactions.config import TransactionConfig
+from firnmq.brokers.kafka.transactions.machine import Transaction
+from firnmq.brokers.kafka.transactions.messages import (
+    AddGroupRequest,
+    AddPartitionsRequest,
+    Asked,
+    CommitOffsetsRequest,
+    EndRequest,
+    Erase,
+    InitRequest,
+    MarkersWritten,
+    Reply,
+    Save,
+    Saved,
+    SaveFailed,
+    Tick,
+    Token,
+    TransactionAction,
+    TransactionEvent,
+    TransactionRequest,
+    WriteMarkers,
+)
+from firnmq.brokers.kafka.transactions.snapshot import TransactionPartition
+from firnmq.brokers.kafka.transactions.state import PREPARED, TransactionState
+from firnmq.brokers.kafka.transactions.store import TransactionStore
+from firnmq.clock import Clock
+from firnmq.errors import Closed, FirnError, NotFound
+from firnmq.eventlog import EventLogger
+
+_log = EventLogger("transactions")
+
+_SWEEP_S = 600.0
+"""How often unused ids are looked for."""
+_STORE_ERRORS = (FirnError, OSError, TimeoutError)
+"""What a store or a shard may fail with; anything else is a defect and ends the coordinator."""
+
+
+class MarkerWriter(Protocol):
+    """Ends transactions in shards."""
+
+    async def write_marker(
+        self, partition: TransactionPartition, producer_id: int, epoch: int, *, is_commit: bool
+    ) -> None:
+        """Returns when the marker is durable; NotFound if the shard no longer exists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionStatistics:
+    id_count: int
+    ongoing_count: int
+    prepared_count: int
+    """Decided, with markers yet to be written."""
+
+
+class Appends:
+    """How many of a transaction's batches are being handed to their shards.
+
+    A marker must not overtake them: what came after it would belong to no transaction.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._idle.clear()
+
+    def __exit__(self, *error: object) -> None:
+        self._count -= 1
+        if self._count == 0:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
+
+
+class TransactionCoordinator:
+    """All transactional ids of a node. An async context manager; used from one event loop.
+
+    Entering it begins to carry out what was decided before a crash.
+    """
+
+    def __init__(
+        self,
+        store: TransactionStore,
+        markers: MarkerWriter,
+        new_producer_id: Callable[[], Awaitable[int]],
+        *,
+        clock: Clock,
+        config: TransactionConfig | None = None,
+    ) -> None:
+        self._store = store
+        self._markers = markers
+        self._new_producer_id = new_producer_id
+        self._clock = clock
+        self._config = config or TransactionConfig()
+        self._transactions: dict[str, Transaction] = {}
+        self._appends: dict[str, Appends] = {}
+        self._with_offsets: set[str] = set()
+        """Transactional ids with group offsets that are not decided yet."""
+        self._parked: dict[Token, asyncio.Future[Reply]] = {}
+        self._tokens = itertools.count(1)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._marker_tasks: set[asyncio.Task[None]] = set()
+        self._is_open = False
+
+    async def __aenter__(self) -> TransactionCoordinator:
+        snapshots = await self._store.load_all()
+        await self._tasks.__aenter__()
+        self._is_open = True
+        for transactional_id, snapshot in snapshots.items():
+            transaction, actions = Transaction.restore(self._config, snapshot)
+            self._transactions[transactional_id] = transaction
+            self._settle(transactional_id, transaction, actions)
+        self._sweep()
+        _log.info("transactions_loaded", count=len(snapshots))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """What is decided and not carried out is carried out after the next start."""
+        self._is_open = False
+        for timer in (*self._timers.values(), self._sweep_timer):
+            if timer is not None:
+                timer.cancel()
+        for task in self._marker_tasks:
+            task.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
+        for future in self._parked.values():
+            future.cancel()
+
+    # What clients ask -------------------------------------------------------------------------
+
+    async def init(self, transactional_id: str, request: InitRequest) -> Reply:
+        error = self._judge_id(transactional_id)
+        transaction = self._transactions.get(transactional_id)
+        if error is not ErrorCode.NONE:
+            return Reply(token=Token(0), error=error)
+        if transaction is None or transaction.needs_producer_id:
+            request = InitRequest(
+                timeout_ms=request.timeout_ms,
+                producer_id=request.producer_id,
+                epoch=request.epoch,
+                spare_producer_id=await self._new_producer_id(),
+            )
+        return await self._ask(transactional_id, request)
+
+    async def add_partitions(
+        self, transactional_id: str, request: AddPartitionsRequest
+    ) -> ErrorCode:
+        return (await self._ask(transactional_id, request)).error
+
+    async def add_group(self, transactional_id: str, request: AddGroupRequest) -> ErrorCode:
+        return (await self._ask(transactional_id, request)).error
+
+    async def commit_offsets(
+        self, transactional_id: str, request: CommitOffsetsRequest
+    ) -> ErrorCode:
+        return (await self._ask(transactional_id, request)).error
+
+    async def end(self, transactional_id: str, request: EndRequest) -> ErrorCode:
+        """Commits or aborts; usually returns when every marker is written."""
+        try:
+            async with asyncio.timeout(self._config.end_wait_ms / 1000):
+                return (await self._ask(transactional_id, request)).error
+        except TimeoutError:
+            transaction = self._transactions.get(transactional_id)
+            is_decided = transaction is not None and transaction.state in PREPARED
+            return ErrorCode.NONE if is_decided else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def judge_append(
+        self, transactional_id: str | None, producer_id: int, epoch: int, shard: str
+    ) -> ErrorCode | Appends:
+        """Whether a transactional batch may go to a shard.
+
+        If so the caller holds the result, a context manager, until the batch is in its queue.
+        """
+        transaction = None
+        if transactional_id is not None:
+            transaction = self._transactions.get(transactional_id)
+        if transaction is None or transactional_id is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        error = transaction.judge_append(producer_id, epoch, shard)
+        if error is not ErrorCode.NONE:
+            return error
+        appends = self._appends.get(transactional_id)
+        if appends is None:
+            appends = self._appends[transactional_id] = Appends()
+        return appends
+
+    def has_pending_offset(self, group: str, shard: str) -> bool:
+        """Whether a transaction may still change the group's offset in a shard."""
+        for transactional_id in self._with_offsets:
+            snapshot = self._transactions[transactional_id].snapshot
+            assert snapshot is not None
+            if shard in snapshot.offsets.get(group, ()):
+                return True
+        return False
+
+    def statistics(self) -> TransactionStatistics:
+        states = [transaction.state for transaction in self._transactions.values()]
+        return TransactionStatistics(
+            id_count=len(states),
+            ongoing_count=states.count(TransactionState.ONGOING),
+            prepared_count=sum(state in PREPARED for state in states),
+        )
+
+    def tick(self) -> None:
+        """Acts on every deadline that has passed."""
+        for transactional_id in list(self._transactions):
+            self._notify(transactional_id, Tick())
+
+    def _judge_id(self, transactional_id: str) -> ErrorCode:
+        if not 0 < len(transactional_id) <= self._config.id_chars_max:
+            return ErrorCode.INVALID_REQUEST
+        is_new = transactional_id not in self._transactions
+        if is_new and len(self._transactions) >= self._config.id_count_max:
+            return ErrorCode.POLICY_VIOLATION
+        return ErrorCode.NONE
+
+    # Events and actions -----------------------------------------------------------------------
+
+    async def _ask(self, transactional_id: str, request: TransactionRequest) -> Reply:
+        if not self._is_open:
+            raise Closed("the transaction coordinator is closed")
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            # A blank one knows what to answer, and is kept only if there is something to keep.
+            transaction = Transaction(self._config, None)
+            self._transactions[transactional_id] = transaction
+        token = Token(next(self._tokens))
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._parked[token] = future
+        try:
+            self._give(transactional_id, transaction, Asked(token=token, request=request))
+            return await future
+        finally:
+            del self._parked[token]
+
+    def _notify(self, transactional_id: str, event: TransactionEvent) -> None:
+        transaction = self._transactions.get(transactional_id)
+        if transaction is not None and self._is_open:
+            self._give(transactional_id, transaction, event)
+
+    def _give(
+        self, transactional_id: str, transaction: Transaction, event: TransactionEvent
+    ) -> None:
+        actions = transaction.handle(event, self._clock.now_ms())
+        self._settle(transactional_id, transaction, actions)
+
+    def _settle(
+        self, transactional_id: str, transaction: Transaction, actions: list[TransactionAction]
+    ) -> None:
+        """Files a transaction under what it is after an event, and acts."""
+        if transaction.is_dead or transaction.is_blank:
+            self._transactions.pop(transactional_id, None)
+            self._appends.pop(transactional_id, None)
+        snapshot = transaction.snapshot
+        if snapshot is not None and snapshot.offsets and not transaction.is_dead:
+            self._with_offsets.add(transactional_id)
+        else:
+            self._with_offsets.discard(transactional_id)
+        self._arm(transactional_id, transaction.wake_ms)
+        for action in actions:
+            self._carry_out(transactional_id, action)
+
+    def _carry_out(self, transactional_id: str, action: TransactionAction) -> None:
+        match action:
+            case Reply():
+                future = self._parked.get(action.token)
+                if future is not None and not future.done():
+                    future.set_result(action)
+            case Save() | Erase():
+                self._start(self._save(transactional_id, action))
+            case WriteMarkers():
+                task = self._start(self._write_markers(transactional_id, action))
+                self._marker_tasks.add(task)
+                task.add_done_callback(self._marker_tasks.discard)
+            case _:
+                assert_never(action)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.create_task(work)
+
+    async def _save(self, transactional_id: str, action: Save | Erase) -> None:
+        try:
+            if isinstance(action, Save):
+                await self._store.save(transactional_id, action.snapshot, action.commits)
+            else:
+                await self._store.delete(transactional_id)
+        except _STORE_ERRORS as error:
+            _log.error("transaction_not_saved", id=transactional_id, error=repr(error))
+            self._notify(transactional_id, SaveFailed())
+        else:
+            self._notify(transactional_id, Saved())
+
+    async def _write_markers(self, transactional_id: str, action: WriteMarkers) -> None:
+        appends = self._appends.get(transactional_id)
+        if appends is not None:
+            await appends.wait_idle()
+        slots = asyncio.Semaphore(self._config.marker_concurrency_max)
+        async with asyncio.TaskGroup() as tasks:
+            for partition in action.partitions:
+                tasks.create_task(self._write_marker(partition, action, slots))
+        self._notify(transactional_id, MarkersWritten())
+
+    async def _write_marker(
+        self, partition: TransactionPartition, action: WriteMarkers, slots: asyncio.Semaphore
+    ) -> None:
+        """Writes one marker, however often it takes; a shard that is gone needs none."""
+        while True:
+            try:
+                async with slots:
+                    await self._markers.write_marker(
+                        partition, action.producer_id, action.epoch, is_commit=action.is_commit
+                    )
+                return
+            except NotFound:
+                return
+            except _STORE_ERRORS as error:
+                _log.error("marker_not_written", shard=partition.shard, error=repr(error))
+            await asyncio.sleep(self._config.retry_ms / 1000)
+
+    # Timers -----------------------------------------------------------------------------------
+
+    def _arm(self, transactional_id: str, wake_ms: int | None) -> None:
+        timer = self._timers.pop(transactional_id, None)
+        if timer is not None:
+            timer.cancel()
+        if wake_ms is None:
+            return
+        # One more, because the loop's clock and ours do not tick at the same instant.
+        delay_s = (max(wake_ms - self._clock.now_ms(), 0) + 1) / 1000
+        loop = asyncio.get_running_loop()
+        self._timers[transactional_id] = loop.call_later(delay_s, self._ring, transactional_id)
+
+    def _ring(self, transactional_id: str) -> None:
+        self._timers.pop(transactional_id, None)
+        self._notify(transactional_id, Tick())
+
+    def _sweep(self) -> None:
+        self.tick()
+        self._sweep_timer = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)

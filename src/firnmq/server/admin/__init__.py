@@ -1,0 +1,1 @@
+"""The HTTP listener of a node: administration, metrics and health."""

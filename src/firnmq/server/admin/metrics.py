@@ -1,0 +1,175 @@
+"""What the node counts, in the form that Prometheus reads.
+
+The counting itself is done elsewhere, in plain numbers; nothing here runs until someone asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from firnmq.adapter import EngineStorageAdapter
+from firnmq.brokers.kafka.protocol import ErrorCode
+from firnmq.brokers.kafka.statistics import LATENCY_BUCKETS_S
+from firnmq.errors import FirnError
+from firnmq.server.admin.groups import GroupAdmin
+from firnmq.server.admin.parts import NodeParts
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Makes the text of one scrape."""
+
+    def __init__(self, parts: NodeParts, groups: GroupAdmin) -> None:
+        self._parts = parts
+        self._groups = groups
+        self._series_max = parts.config.admin.metrics_series_max
+
+    async def text(self) -> bytes:
+        registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)
+        registry.register(_Families([*self._broker(), *self._storage()]))
+        registry.register(_Families([*await self._topics(), *await self._lag()]))
+        return generate_latest(registry)
+
+    def _broker(self) -> Iterator[Metric]:
+        broker = self._parts.broker
+        numbers = broker.statistics
+        requests = CounterMetricFamily(
+            "firn_requests", "Kafka requests answered.", labels=["api", "error"]
+        )
+        latency = HistogramMetricFamily(
+            "firn_request_seconds", "Time from request to response.", labels=["api"]
+        )
+        for api in numbers.apis.values():
+            if not api.request_count:
+                continue
+            failed = sum(api.errors.values())
+            requests.add_metric([api.api, ErrorCode.NONE.name], api.request_count - failed)
+            for code, count in api.errors.items():
+                requests.add_metric([api.api, _code_name(code)], count)
+            latency.add_metric([api.api], _buckets(api.latency_counts), api.latency_sum_s)
+        yield requests
+        yield latency
+        yield _counter("firn_received_bytes", "Bytes from clients.", numbers.received_bytes)
+        yield _counter("firn_sent_bytes", "Bytes to clients.", numbers.sent_bytes)
+        yield _gauge("firn_connections", "Open connections.", broker.connection_count)
+        yield _counter("firn_connections_accepted", "Connections so far.", numbers.accepted_count)
+        refused = CounterMetricFamily(
+            "firn_connections_limited", "Connections refused or closed.", labels=["limit"]
+        )
+        for limit, count in numbers.closed_by_limit.items():
+            refused.add_metric([limit], count)
+        yield refused
+        yield _counter(
+            "firn_authentication_failures",
+            "Clients that did not prove who they are.",
+            numbers.authentication_failed_count,
+        )
+        yield _gauge(
+            "firn_bytes_in_flight", "Bytes of unanswered requests.", broker.budget.used_bytes
+        )
+
+    def _storage(self) -> Iterator[Metric]:
+        files = self._parts.local.file_statistics()
+        pool = self._parts.local.pool_statistics()
+        yield _counter("firn_fsyncs", "Syncs of segment files.", files.sync_count)
+        yield _counter("firn_written_bytes", "Bytes to segment files.", files.written_bytes)
+        yield _gauge("firn_open_files", "Segment files open.", files.open_files)
+        yield _counter("firn_turns", "Turns of the I/O workers.", pool.turn_count)
+        yield _counter(
+            "firn_turn_requests",
+            "Appends served by turns; divided by turns, how many share a sync.",
+            pool.request_count,
+        )
+        yield _gauge("firn_queued_requests", "Appends that wait.", pool.queued_requests)
+        yield _gauge("firn_queued_bytes", "Bytes of appends that wait.", pool.queued_bytes)
+        groups = self._parts.coordinator.statistics()
+        yield _gauge("firn_groups", "Groups in memory.", groups.group_count)
+        yield _gauge("firn_group_members", "Members of all groups.", groups.member_count)
+
+    async def _topics(self) -> list[Metric]:
+        shards = GaugeMetricFamily("firn_topic_shards", "Shards.", labels=["topic"])
+        stored = GaugeMetricFamily("firn_topic_bytes", "Bytes stored.", labels=["topic"])
+        segments = GaugeMetricFamily("firn_topic_segments", "Segments.", labels=["topic"])
+        manager = self._parts.local.manager
+        left = self._series_max
+        for topic in self._parts.local.catalog.topics():
+            left -= topic.shard_count
+            if left < 0:
+                break
+            shards.add_metric([topic.name], topic.shard_count)
+            driver = manager.driver(topic.config.storage_type)
+            if not isinstance(driver, EngineStorageAdapter):
+                continue
+            try:
+                found = [await driver.status(shard) for shard in topic.shard_names()]
+            except FirnError:
+                continue  # Deleted meanwhile, or its storage fails: others are still shown.
+            stored.add_metric([topic.name], sum(status.length_bytes for status in found))
+            segments.add_metric([topic.name], sum(len(status.segments) for status in found))
+        return [shards, stored, segments]
+
+    async def _lag(self) -> list[Metric]:
+        lag = GaugeMetricFamily(
+            "firn_group_lag",
+            "Records a group has not read yet.",
+            labels=["group", "topic", "shard"],
+        )
+        left = self._series_max
+        for group in self._groups.names():
+            try:
+                rows = await self._groups.lag(group)
+            except FirnError:
+                continue
+            left -= len(rows)
+            if left < 0:
+                break
+            for row in rows:
+                if row.lag is not None:
+                    lag.add_metric([group, row.topic, str(row.shard)], row.lag)
+        return [lag]
+
+
+class _Families(Collector):
+    """Hands out what was gathered."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _buckets(counts: list[int]) -> list[tuple[str, float]]:
+    """Counts per bucket as counts up to each bound."""
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip((*LATENCY_BUCKETS_S, "+Inf"), counts, strict=True):
+        total += count
+        buckets.append((str(bound), total))
+    return buckets
+
+
+def _code_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)

@@ -1,0 +1,274 @@
+"""Every path of the HTTP listener with its method, its documents and what answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from firnmq.errors import InvalidArgument
+from firnmq.server.admin.groups import GroupAdmin
+from firnmq.server.admin.parts import NodeParts
+from firnmq.server.admin.topics import TopicAdmin
+from firnmq.server.admin.users import UserAdmin
+from firnmq.server.documents import (
+    GroupDeleted,
+    GroupDescription,
+    GroupSummary,
+    NewPassword,
+    NewRecords,
+    NewTopic,
+    NodeStatus,
+    OffsetMoved,
+    OffsetReset,
+    OptionChanges,
+    Placement,
+    RecordPage,
+    Segment,
+    TopicDeleted,
+    TopicDescription,
+    TopicOptions,
+    TopicSummary,
+    User,
+    UserChanged,
+)
+
+_TAIL_RECORDS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request: what its path, its query and its body say."""
+
+    path: dict[str, str]
+    query: dict[str, str]
+    body: Any = None
+
+    def number(self, name: str, default: int | None) -> Any:
+        text = self.query.get(name)
+        if text is None:
+            return default
+        try:
+            return int(text)
+        except ValueError:
+            raise InvalidArgument(name, f"must be a whole number, not {text!r}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A path and method; `takes` and `gives` are the types of the bodies."""
+
+    method: str
+    path: str
+    summary: str
+    gives: Any
+    answer: Callable[[Call], Awaitable[msgspec.Struct | list[Any]]]
+    takes: type[msgspec.Struct] | None = None
+    query: dict[str, str] = field(default_factory=dict)
+    """Parameter → what it means; all are whole numbers and may be left out."""
+
+
+def endpoints(
+    topics: TopicAdmin, groups: GroupAdmin, users: UserAdmin, status: Callable[[], NodeStatus]
+) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            path="/v1/node",
+            summary="The node: where it listens, what it holds, how busy it is.",
+            gives=NodeStatus,
+            answer=_async(lambda _: status()),
+        ),
+        *_topic_endpoints(topics),
+        *_record_endpoints(topics),
+        *_group_endpoints(groups),
+        *_user_endpoints(users),
+    ]
+
+
+def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            path="/v1/topics",
+            summary="All topics.",
+            gives=list[TopicSummary],
+            answer=_async(lambda _: topics.all()),
+        ),
+        Endpoint(
+            method="POST",
+            path="/v1/topics",
+            summary="Make a topic.",
+            takes=NewTopic,
+            gives=TopicSummary,
+            answer=lambda call: topics.create(call.body),
+        ),
+        Endpoint(
+            method="GET",
+            path="/v1/topics/{topic}",
+            summary="A topic's options and where its shards stand.",
+            gives=TopicDescription,
+            answer=lambda call: topics.describe(call.path["topic"]),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/v1/topics/{topic}",
+            summary="Delete a topic with all its records.",
+            gives=TopicDeleted,
+            answer=lambda call: topics.delete(call.path["topic"]),
+        ),
+        Endpoint(
+            method="GET",
+            path="/v1/topics/{topic}/config",
+            summary="A topic's options.",
+            gives=TopicOptions,
+            answer=_async(lambda call: topics.options(call.path["topic"])),
+        ),
+        Endpoint(
+            method="PATCH",
+            path="/v1/topics/{topic}/config",
+            summary="Change some of a topic's options.",
+            takes=OptionChanges,
+            gives=TopicOptions,
+            answer=lambda call: topics.change(call.path["topic"], call.body),
+        ),
+    ]
+
+
+def _record_endpoints(topics: TopicAdmin) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            path="/v1/topics/{topic}/segments",
+            summary="A topic's segments.",
+            gives=list[Segment],
+            query={"shard": "Only this shard."},
+            answer=lambda call: topics.segments(call.path["topic"], call.number("shard", None)),
+        ),
+        Endpoint(
+            method="GET",
+            path="/v1/topics/{topic}/records",
+            summary="Records of one shard, a bounded number of them.",
+            gives=RecordPage,
+            query={
+                "shard": "0 unless given.",
+                "offset": "First offset; a negative one counts from the end, which is the default.",
+                "max": "At most so many records, up to 1,000.",
+                "wait_ms": "At the end of the shard, wait so long for more, up to 30,000.",
+            },
+            answer=lambda call: topics.records(
+                call.path["topic"],
+                call.number("shard", 0),
+                call.number("offset", -_TAIL_RECORDS),
+                call.number("max", _TAIL_RECORDS),
+                call.number("wait_ms", 0),
+            ),
+        ),
+        Endpoint(
+            method="POST",
+            path="/v1/topics/{topic}/records",
+            summary="Store records; the answer comes once they are durable.",
+            takes=NewRecords,
+            gives=list[Placement],
+            answer=lambda call: topics.write(call.path["topic"], call.body),
+        ),
+    ]
+
+
+def _group_endpoints(groups: GroupAdmin) -> list[Endpoint]:
+    # A group's name may hold slashes; what follows it is therefore matched from the end.
+    return [
+        Endpoint(
+            method="GET",
+            path="/v1/groups",
+            summary="All consumer groups.",
+            gives=list[GroupSummary],
+            answer=_async(lambda _: groups.all()),
+        ),
+        Endpoint(
+            method="POST",
+            path="/v1/groups/{group}/offsets",
+            summary="Move the offsets of a group that is not in use, or say what that would do.",
+            takes=OffsetReset,
+            gives=list[OffsetMoved],
+            answer=lambda call: groups.reset(call.path["group"], call.body),
+        ),
+        Endpoint(
+            method="GET",
+            path="/v1/groups/{group}",
+            summary="A group's members, its committed offsets and its lag.",
+            gives=GroupDescription,
+            answer=lambda call: groups.describe(call.path["group"]),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/v1/groups/{group}",
+            summary="Delete a group that is not in use, with its offsets.",
+            gives=GroupDeleted,
+            answer=lambda call: groups.delete(call.path["group"]),
+        ),
+    ]
+
+
+def _user_endpoints(users: UserAdmin) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            path="/v1/users",
+            summary="Users of the Kafka listener.",
+            gives=list[User],
+            answer=_async(lambda _: users.all()),
+        ),
+        Endpoint(
+            method="PUT",
+            path="/v1/users/{user}",
+            summary="Add a user, or give one another password.",
+            takes=NewPassword,
+            gives=UserChanged,
+            answer=lambda call: users.put(call.path["user"], call.body.password),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/v1/users/{user}",
+            summary="Remove a user; connections that are open stay open.",
+            gives=UserChanged,
+            answer=lambda call: users.remove(call.path["user"]),
+        ),
+    ]
+
+
+def _async(
+    answer: Callable[[Call], msgspec.Struct | list[Any]],
+) -> Callable[[Call], Awaitable[msgspec.Struct | list[Any]]]:
+    async def call(request: Call) -> msgspec.Struct | list[Any]:
+        return answer(request)
+
+    return call
+
+
+def node_status(parts: NodeParts) -> NodeStatus:
+    from importlib.metadata import version
+
+    kafka, broker = parts.config.kafka, parts.broker
+    topics = parts.local.catalog.topics()
+    pool = parts.local.pool_statistics()
+    return NodeStatus(
+        version=version("firnmq"),
+        node_id=kafka.node_id,
+        cluster_id=kafka.cluster_id,
+        kafka=f"{broker.address.host}:{broker.address.port}",
+        tls=parts.config.security.tls_certificate is not None,
+        sasl_mechanisms=list(parts.config.security.sasl_mechanisms),
+        data=str(parts.local.path.resolve()),
+        durability=kafka.topic_defaults.durability.value,
+        started_ms=parts.started_ms,
+        topic_count=len(topics),
+        shard_count=sum(topic.shard_count for topic in topics),
+        group_count=len(parts.coordinator.group_ids()),
+        connection_count=broker.connection_count,
+        bytes_in_flight=broker.budget.used_bytes,
+        queued_requests=pool.queued_requests,
+        queued_bytes=pool.queued_bytes,
+    )

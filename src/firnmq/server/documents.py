@@ -1,0 +1,270 @@
+"""What operators are shown, by HTTP and by the command line alike: one class per document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from firnmq.engines.segments import SegmentState
+
+if TYPE_CHECKING:
+    from firnmq.adapter import Topic, Written
+    from firnmq.engines import ShardStatus
+
+
+class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    topic_id: str
+    shard_count: int
+    storage_type: str
+    created_ms: int
+
+    @classmethod
+    def of(cls, topic: Topic) -> TopicSummary:
+        return cls(**_summary(topic))
+
+
+class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a shard stands; bytes and segments only where an engine of ours keeps it."""
+
+    shard: int
+    start_offset: int
+    end_offset: int
+    length_bytes: int | None = None
+    segment_count: int | None = None
+    failure: str | None = None
+
+    @classmethod
+    def of(cls, seq: int, status: ShardStatus) -> ShardSummary:
+        return cls(
+            shard=seq,
+            start_offset=status.start_offset,
+            end_offset=status.end_offset,
+            length_bytes=status.length_bytes,
+            segment_count=len(status.segments),
+            failure=status.failure,
+        )
+
+
+class TopicDescription(TopicSummary, frozen=True, kw_only=True):
+    options: dict[str, str | None]
+    shards: list[ShardSummary]
+
+    @classmethod
+    def described(cls, topic: Topic, shards: list[ShardSummary]) -> TopicDescription:
+        return cls(**_summary(topic), options=topic.config.options(), shards=shards)
+
+
+def _summary(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "topic_id": topic.topic_id,
+        "shard_count": topic.shard_count,
+        "storage_type": topic.config.storage_type,
+        "created_ms": topic.created_ms,
+    }
+
+
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    topic: str
+    shard_count: int = 1
+    options: dict[str, str | int | bool | None] = {}
+
+
+class TopicDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    deleted: bool = True
+
+
+class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    options: dict[str, str | None]
+
+
+class OptionChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options to set; null puts one back to the node's default."""
+
+    options: dict[str, str | int | bool | None]
+    dry_run: bool = False
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    shard: int
+    segment_seq: int
+    state: str
+    medium: str
+    base_offset: int
+    end_offset: int
+    length_bytes: int
+    crc: str | None
+    created_ms: int
+    sealed_ms: int | None
+
+
+def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
+    active_bytes = status.length_bytes
+    segments: list[Segment] = []
+    for meta in status.segments:
+        is_sealed = meta.state is SegmentState.SEALED
+        active_bytes -= meta.length if is_sealed else 0
+        segments.append(
+            Segment(
+                topic=topic,
+                shard=seq,
+                segment_seq=meta.seq,
+                state=meta.state.value,
+                medium=meta.medium.value,
+                base_offset=meta.base_offset,
+                end_offset=meta.end_offset if is_sealed else status.end_offset,
+                length_bytes=meta.length if is_sealed else active_bytes,
+                crc=f"{meta.crc:08x}" if is_sealed else None,
+                created_ms=meta.created_ms,
+                sealed_ms=meta.sealed_ms if is_sealed else None,
+            )
+        )
+    return segments
+
+
+class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some records of a shard, each as `firn read --json` prints it."""
+
+    topic: str
+    shard: int
+    start_offset: int
+    end_offset: int
+    next_offset: int
+    records: list[dict[str, Any]]
+
+
+class NewRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    records: list[dict[str, Any]]
+    shard: int | None = None
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where records were stored: [base_offset, next_offset)."""
+
+    topic: str
+    shard: int
+    base_offset: int
+    next_offset: int
+    record_count: int
+
+    @classmethod
+    def of(cls, topic: str, written: Written) -> Placement:
+        return cls(
+            topic=topic,
+            shard=written.shard,
+            base_offset=written.base_offset,
+            next_offset=written.next_offset,
+            record_count=written.next_offset - written.base_offset,
+        )
+
+
+class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    state: str
+    protocol_type: str
+    member_count: int
+
+
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+
+
+class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is in a shard; `lag` is what it has not read yet."""
+
+    topic: str
+    shard: int
+    committed_offset: int | None
+    start_offset: int
+    end_offset: int
+    lag: int | None
+    committed_ms: int | None
+    metadata: str | None
+    member_id: str | None
+
+
+class GroupDescription(GroupSummary, frozen=True, kw_only=True):
+    generation: int
+    protocol: str
+    leader: str
+    members: list[GroupMember]
+    offsets: list[GroupOffset]
+
+
+class OffsetReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`to` is earliest, latest, offset, time or shift; the last three need a `value`."""
+
+    topic: str
+    to: str
+    value: int | None = None
+    shards: list[int] | None = None
+    dry_run: bool = False
+
+
+class OffsetMoved(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    topic: str
+    shard: int
+    before: int | None
+    after: int
+    start_offset: int
+    end_offset: int
+    dry_run: bool
+
+
+class GroupDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    deleted: bool = True
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    user: str
+
+
+class NewPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    password: str
+
+
+class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
+    user: str
+    change: str
+    """added, changed or removed."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    node_id: int
+    cluster_id: str
+    kafka: str
+    tls: bool
+    sasl_mechanisms: list[str]
+    data: str
+    durability: str
+    """Of topics that do not say otherwise."""
+    started_ms: int
+    topic_count: int
+    shard_count: int
+    group_count: int
+    connection_count: int
+    bytes_in_flight: int
+    queued_requests: int
+    queued_bytes: int
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    status: str
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """What every refused request gets: the kind of the error and what it says."""
+
+    error: str
+    message: str

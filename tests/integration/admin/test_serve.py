@@ -1,0 +1,164 @@
+"""`firn serve`: what it says, how it is configured, what it refuses, how it logs and ends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.admin.serving import TIMEOUT_S, Served, firn
+
+
+def test_the_first_lines_say_where_everything_is(node: Served) -> None:
+    assert list(node.said) == ["kafka", "admin", "data", "durable", "try"]
+    assert node.kafka.startswith("127.0.0.1:")
+    assert node.url.startswith("http://127.0.0.1:")
+    assert Path(node.said["data"]).is_dir()
+    assert "fsync" in node.said["durable"]
+    assert node.kafka in node.said["try"]
+
+
+def test_a_file_then_variables_then_options(tmp_path: Path) -> None:
+    file = tmp_path / "firn.toml"
+    file.write_text(
+        """
+        [kafka]
+        cluster_id = "from-file"
+        node_id = 5
+        auto_create_shards = 2
+        [admin]
+        port = 1
+        [topic_defaults]
+        durability = "os"
+        segment.bytes = 65536
+        "retention.ms" = 1000
+        [log]
+        json = true
+        """
+    )
+    served = Served(
+        tmp_path / "data",
+        *("--config", str(file), "--admin-port", "0"),
+        settings={"FIRN_KAFKA_NODE_ID": "6", "FIRN_TOPIC_DEFAULTS_RETENTION_MS": "2000"},
+    )
+    try:
+        status = served.get("/v1/node")
+        assert (status["cluster_id"], status["node_id"]) == ("from-file", 6)
+        assert "written" in served.said["durable"]
+        producer = Producer({"bootstrap.servers": served.kafka})
+        producer.produce("made", b"x")
+        assert producer.flush(30) == 0
+        made = served.get("/v1/topics/made")
+        assert made["shard_count"] == 2
+        options = made["options"]
+        assert (options["segment.bytes"], options["retention.ms"]) == ("65536", "2000")
+        assert options["durability"] == "os"
+        served.call("DELETE", "/v1/topics/made")
+        line = served.wait_for_log(lambda line: "admin_change" in line)
+        event = json.loads(line)
+        assert event["event"] == "admin_change"
+        assert (event["level"], event["component"]) == ("info", "admin")
+        assert (event["method"], event["path"]) == ("DELETE", "/v1/topics/made")
+    finally:
+        assert served.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "variables", "says"),
+    [
+        (["--host", "0.0.0.0"], {}, "--allow-insecure"),
+        (["--admin-host", "0.0.0.0"], {}, "--allow-insecure"),
+        (["--port", "70000"], {}, "port"),
+        ([], {"FIRN_KAFKA_PORT": "nine"}, "FIRN_KAFKA_PORT"),
+        ([], {"FIRN_SECURITY_SASL_MECHANISMS": "OTHER"}, "OTHER"),
+        ([], {"FIRN_SECURITY_TLS_KEY": "x"}, "tls_certificate"),
+        ([], {"FIRN_SECURITY_TLS_CERTIFICATE": "/nonexistent.pem"}, "/nonexistent.pem"),
+        ([], {"FIRN_ADMIN_TOKEN_FILE": "/nonexistent"}, "/nonexistent"),
+        ([], {"FIRN_LOG_LEVEL": "loud"}, "loud"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_made(
+    tmp_path: Path, args: list[str], variables: dict[str, str], says: str
+) -> None:
+    data = tmp_path / "data"
+    done = firn(
+        "serve", "--data", str(data), "--port", "0", "--admin-port", "0", *args, **variables
+    )
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not data.exists()
+
+
+def test_unknown_names_in_the_file_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "firn.toml"
+    for text, name in (("[kafka]\nprot = 1\n", "kafka.prot"), ("[kafkas]\n", "kafkas")):
+        file.write_text(text)
+        done = firn("serve", "--config", str(file), "--data", str(tmp_path / "data"))
+        assert done.returncode == 1
+        assert name in done.stderr
+
+
+def test_listening_beyond_this_machine_warns(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data", "--host", "0.0.0.0", "--allow-insecure", "--no-admin")
+    try:
+        assert "admin" not in served.said
+        served.wait_for_log(lambda line: line.startswith("warning: ") and "0.0.0.0" in line)
+    finally:
+        assert served.stop() == 0
+
+
+def test_a_taken_port_is_named(node: Served, tmp_path: Path) -> None:
+    taken = node.url.rpartition(":")[2]
+    done = firn("serve", "--data", str(tmp_path), "--port", "0", "--admin-port", taken)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{taken}" in done.stderr
+
+
+def test_a_token_opens_what_is_closed(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("sesame\n")
+    served = Served(tmp_path / "data", settings={"FIRN_ADMIN_TOKEN_FILE": str(token)})
+    try:
+        assert served.call("GET", "/v1/topics").status == 401
+        assert served.call("GET", "/metrics").status == 401
+        assert served.call("GET", "/health/ready").status == 200
+        headers = {"Authorization": "Bearer sesame"}
+        assert served.call("GET", "/v1/topics", headers=headers).status == 200
+        refused = firn("topic", "list", FIRN_NODE=served.url)
+        assert (refused.returncode, "token" in refused.stderr) == (1, True)
+        allowed = firn("topic", "list", FIRN_NODE=served.url, FIRN_ADMIN_TOKEN_FILE=str(token))
+        assert allowed.returncode == 0
+    finally:
+        assert served.stop() == 0
+
+
+def test_stopping_answers_what_has_begun_and_frees_the_directory(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data")
+    host, _, port = served.kafka.rpartition(":")
+    idle = socket.create_connection((host, int(port)), 10)
+    AdminClient({"bootstrap.servers": served.kafka}).list_topics(timeout=10)
+    assert served.stop() == 0
+    assert idle.recv(1) == b""
+    idle.close()
+    again = Served(tmp_path / "data")
+    assert again.stop() == 0
+
+
+def test_what_serves_http_is_not_loaded_before_kafka_clients_can_connect() -> None:
+    """A node is ready in a third of a second because most of what it can do is loaded later."""
+    code = (
+        "import sys; import firnmq.server.node, firnmq.server.settings, firnmq.server.logs; "
+        "later = ('starlette', 'uvicorn', 'prometheus_client', 'pyarrow', 'rich'); "
+        "print([name for name in later if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S
+    )
+    assert done.stdout == "[]\n"
