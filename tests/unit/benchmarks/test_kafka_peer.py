@@ -56,12 +56,12 @@ class TestSkipping:
         (tmp_path / KAFKA_VERSION).mkdir()
         assert fetch_kafka(tmp_path) == tmp_path / KAFKA_VERSION
 
-    @pytest.mark.parametrize("ending", ["exit 1", "mkdir -p 4.3.1.new; exit 1"])
+    @pytest.mark.parametrize("work", ["true", f"mkdir cache/{KAFKA_VERSION}.new"])
     def test_a_failed_fetch_is_skipped_and_leaves_nothing_that_looks_complete(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
     ) -> None:
         maven = tmp_path / "mvn"
-        maven.write_text(f"#!/bin/sh\n{ending}\n")
+        maven.write_text(f"#!/bin/sh\ncd {tmp_path} && {work}; exit 1\n")
         maven.chmod(0o755)
         monkeypatch.setattr(shutil, "which", lambda name: str(maven))
         with pytest.raises(Skipped):

@@ -13,7 +13,6 @@ from firnmq.brokers.kafka.protocol.messages.transactions import (
 from firnmq.brokers.kafka.transactions import InitRequest, TransactionCoordinator
 from firnmq.errors import FirnError
 
-_EPOCH_MAX = 2**15 - 1
 _FENCED_FIRST_VERSION = 4
 """Clients that speak less know only INVALID_PRODUCER_EPOCH."""
 
@@ -26,14 +25,10 @@ class ProducerHandler:
     async def init_producer_id(
         self, request: InitProducerIdRequest, version: int
     ) -> InitProducerIdResponse:
-        """A new id, or the next epoch for a producer that has one and lost track."""
+        """A new id; only a transactional producer can show that an id is its own and keep it."""
         try:
             if request.transactional_id is not None:
                 return await self._init_transactional(request, version)
-            if request.producer_id >= 0 and 0 <= request.producer_epoch < _EPOCH_MAX:
-                return InitProducerIdResponse(
-                    producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
-                )
             return InitProducerIdResponse(producer_id=await self._ids.take(), producer_epoch=0)
         except FirnError as error:
             return InitProducerIdResponse(error_code=code_of(error), producer_epoch=-1)
