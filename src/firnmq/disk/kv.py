@@ -33,6 +33,7 @@ from firnmq.errors import Closed, Corruption, FirnError, StorageFailed, storage_
 _WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 _TOTAL_WRITE_BUFFER_BYTES = 64 * 1024 * 1024
 _WAL_BYTES_MAX = 256 * 1024 * 1024
+_CLOSE_PATIENCE_S = 5.0
 _REOPEN_PAUSE_S = 0.1
 """Between attempts to open a database that the disk refuses, so that eager callers do not spend
 all the time there is on trying."""
@@ -246,7 +247,7 @@ class KeyValueStore:
             return list(generation.db.live_files())
 
     def close(self) -> None:
-        with self._exclusive():
+        with self._exclusive(_CLOSE_PATIENCE_S):
             generation, self._generation = self._generation, None
         if generation is not None:
             generation.close()
@@ -292,13 +293,14 @@ class KeyValueStore:
                     self._gate.notify_all()
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def _exclusive(self, patience_s: float | None = None) -> Iterator[None]:
+        """Nobody else uses the database meanwhile; with patience, who does not end is not waited
+        for: an interrupt at an unlucky moment can leave a user counted that is gone."""
         with self._gate:
             while self._changing:
                 self._gate.wait()
             self._changing = True
-            while self._users:
-                self._gate.wait()
+            self._gate.wait_for(lambda: self._users == 0, patience_s)
         try:
             yield
         finally:

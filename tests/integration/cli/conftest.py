@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +60,22 @@ def documents(firn: Firn) -> Callable[..., list[Any]]:
 
 
 @pytest.fixture
-def process(data: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts `python -m firnmq` with pipes."""
+def process(data: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `python -m firnmq` with pipes; what is still running after the test is killed."""
+    with ExitStack() as stack:
 
-    def start(*args: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "FIRN_DATA": str(data), "PYTHONUNBUFFERED": "1"}
-        return subprocess.Popen(
-            [sys.executable, "-m", "firnmq", *args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        def start(*args: str) -> subprocess.Popen[str]:
+            environment = {**os.environ, "FIRN_DATA": str(data), "PYTHONUNBUFFERED": "1"}
+            started = subprocess.Popen(
+                [sys.executable, "-m", "firnmq", *args],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            stack.enter_context(started)
+            stack.callback(started.kill)
+            return started
 
-    return start
+        yield start
