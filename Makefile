@@ -24,7 +24,7 @@ LOCK_ARGS ?=
 
 help:
 	@echo "make setup   create $(VENV) from $(LOCK) and compile the codec in place"
-	@echo "make run     open a store in a scratch directory and show it working"
+	@echo "make run     show a store at work in a scratch directory, then run a node"
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make format  let ruff format and fix what it can"
 	@echo "make test    check, then all tests"
@@ -53,6 +53,7 @@ $(STAMP): $(LOCK) pyproject.toml setup.py $(wildcard $(CODEC).py) | $(BIN)/pytho
 
 run: setup
 	$(BIN)/firn demo
+	$(BIN)/firn serve $(ARGS)
 
 check: setup
 	$(BIN)/ruff check
