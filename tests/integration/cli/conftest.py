@@ -18,6 +18,13 @@ from firnmq.cli import main
 
 Firn = Callable[..., Result]
 
+_LAUNCH = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, "-m", "firnmq", *sys.argv[1:]])
+"""
+"""A shell lets its background jobs ignore Ctrl-C, and what they start inherits that."""
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
@@ -67,7 +74,7 @@ def process(data: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         def start(*args: str) -> subprocess.Popen[str]:
             environment = {**os.environ, "FIRN_DATA": str(data), "PYTHONUNBUFFERED": "1"}
             started = subprocess.Popen(
-                [sys.executable, "-m", "firnmq", *args],
+                [sys.executable, "-c", _LAUNCH, *args],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
