@@ -479,7 +479,10 @@ def _check_base(view: View, segment: Segment, run: Run) -> None:
     if end < _length(view, segment):
         following = memoryview(run.buffer)[entry.size : entry.size + _OFFSET_BYTES]
         if len(following) < _OFFSET_BYTES:
-            following = memoryview(segment.bytes.read(end, _OFFSET_BYTES)[0])[:_OFFSET_BYTES]
+            buffers = segment.bytes.read(end, _OFFSET_BYTES)
+            if not buffers or len(buffers[0]) < _OFFSET_BYTES:
+                raise Corruption("a batch is missing", where=segment.bytes.where, position=end)
+            following = memoryview(buffers[0])[:_OFFSET_BYTES]
         expected = int.from_bytes(following, "big")
     elif segment.meta.state is SegmentState.SEALED:
         expected = segment.meta.end_offset
