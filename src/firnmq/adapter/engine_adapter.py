@@ -10,7 +10,15 @@ from firnmq.adapter.offsets import OffsetManager
 from firnmq.config import TopicConfig
 from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
-from firnmq.engines import AdapterOffsetStrategy, Appended, Engine, Page, RawPage, ShardStatus
+from firnmq.engines import (
+    AdapterOffsetStrategy,
+    Append,
+    Appended,
+    Engine,
+    Page,
+    RawPage,
+    ShardStatus,
+)
 from firnmq.record import NewRecord
 
 
@@ -105,6 +113,14 @@ class EngineStorageAdapter:
     async def submit_raw(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]:
         """Queues encoded batches in the order of calls; the ticket waits for durability."""
         return await self._engine.submit_batches(shard, batches)
+
+    def accept_raw(self, shard: str, batch: Buffer, ticket: Ticket[Appended]) -> Append | None:
+        """An encoded batch, checked, for `hand_over`; None where it would have to wait."""
+        return self._engine.accept_batch(shard, batch, ticket)
+
+    def hand_over(self, requests: list[Append]) -> None:
+        """Stores what was accepted; each ticket is settled once that is durable."""
+        self._engine.hand_over(requests)
 
     async def append_marker(
         self, shard: str, producer_id: int, epoch: int, *, is_commit: bool

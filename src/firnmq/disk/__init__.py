@@ -7,7 +7,7 @@ from firnmq.disk.directory import DirectoryLock, remove_tree, sync_directory
 from firnmq.disk.files import FileCache, FileStatistics
 from firnmq.disk.kv import Family, KeyValueStore
 from firnmq.disk.pool import IoPool, PoolStatistics, Turn, TurnHandler
-from firnmq.disk.waiting import Settlement, Ticket, call_blocking, run_blocking
+from firnmq.disk.waiting import Notice, Settlement, Ticket, call_blocking, run_blocking
 
 __all__ = [
     "DirectoryLock",
@@ -16,6 +16,7 @@ __all__ = [
     "FileStatistics",
     "IoPool",
     "KeyValueStore",
+    "Notice",
     "PoolStatistics",
     "Settlement",
     "Ticket",

@@ -4,14 +4,18 @@ A shard's number picks its worker, so requests of one shard never overtake each 
 is held while waiting for the disk. A worker blocks for the first request, takes whatever else has
 arrived up to a limit, and gives all of it to its handler as one turn: that is what makes one
 sync serve hundreds of requests.
+
+Where a worker has nothing to do and the work is quick, an event loop may take the worker's turn
+itself: two changes of thread cost more than a small write into the page cache.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -20,6 +24,9 @@ from firnmq.errors import Closed, FirnError, StorageFailed
 from firnmq.eventlog import EventLogger
 
 _log = EventLogger("disk")
+
+_GUEST_TURN_S = 0.001
+"""When to look again for the end of a turn that somebody else is taking."""
 
 
 class Request(Protocol):
@@ -82,13 +89,18 @@ class PoolStatistics:
 class _Lane(Generic[R]):
     """One worker's bounded queue. The lock guards every field; the worker is the only taker."""
 
-    def __init__(self, limits: PoolLimits) -> None:
+    def __init__(self, limits: PoolLimits, handler: TurnHandler[R]) -> None:
         self.limits = limits
+        self.handler = handler
         self.changed = threading.Condition(threading.Lock())
         self.requests: deque[R] = deque()
         self.queued_bytes = 0
         self.room_waiters: list[Ticket[None]] = []
         self.worker_waits = False
+        self.worker_is_busy = True
+        """The worker is not in `take`."""
+        self.has_guest = False
+        """Somebody else is taking the worker's turn."""
         self.closed = False
         self.turn_count = 0
         self.request_count = 0
@@ -106,6 +118,42 @@ class _Lane(Generic[R]):
             self.room_waiters.append(ticket)
             return ticket
 
+    def put_all(self, requests: Sequence[R]) -> None:
+        """Queues requests whatever the limits say; the caller has asked `has_room` before."""
+        with self.changed:
+            if self.closed:
+                raise Closed("the I/O pool is closed")
+            self.requests.extend(requests)
+            self.queued_bytes += sum(request.size_bytes for request in requests)
+            self._wake_worker()
+
+    @property
+    def has_room(self) -> bool:
+        limits = self.limits
+        return len(self.requests) < limits.queue_requests and self.queued_bytes < limits.queue_bytes
+
+    def run_here(self, requests: list[R], loop: asyncio.AbstractEventLoop) -> bool:
+        """Takes a turn in place of an idle worker; False if it is not idle."""
+        with self.changed:
+            if self.requests or self.worker_is_busy or self.has_guest or self.closed:
+                return False
+            self.has_guest = True
+            self.turn_count += 1
+            self.request_count += len(requests)
+        try:
+            _run(self.handler, requests).deliver_from(loop)
+        finally:
+            with self.changed:
+                self.has_guest = False
+                if self.requests or self.closed:
+                    self._wake_worker()
+        return True
+
+    def _wake_worker(self) -> None:
+        if self.worker_waits:
+            self.worker_waits = False
+            self.changed.notify()
+
     def _put(self, request: R) -> bool:
         if self.closed:
             raise Closed("the I/O pool is closed")
@@ -118,24 +166,27 @@ class _Lane(Generic[R]):
             return False
         self.requests.append(request)
         self.queued_bytes += request.size_bytes
-        if self.worker_waits:
-            self.worker_waits = False
-            self.changed.notify()
+        self._wake_worker()
         return True
 
     def take(self, deadline: float | None) -> list[R] | None:
         """Blocks for the first request; [] when the deadline passed, None when closed and empty."""
         settlement = Settlement()
         with self.changed:
-            while not self.requests:
-                if self.closed:
+            self.worker_is_busy = False
+            while self.has_guest or not self.requests:
+                if self.closed and not self.has_guest:
                     return None
                 timeout = None if deadline is None else deadline - time.monotonic()
                 if timeout is not None and timeout <= 0:
-                    return []
+                    if not self.has_guest:
+                        self.worker_is_busy = True
+                        return []
+                    timeout = _GUEST_TURN_S
                 self.worker_waits = True
                 self.changed.wait(timeout)
                 self.worker_waits = False
+            self.worker_is_busy = True
             taken = self._drain()
             self.turn_count += 1
             self.request_count += len(taken)
@@ -177,11 +228,9 @@ class IoPool(Generic[R]):
         name: str = "firn-io",
     ) -> None:
         limits = limits or PoolLimits()
-        self._lanes: list[_Lane[R]] = [_Lane(limits) for _ in range(worker_count)]
+        self._lanes: list[_Lane[R]] = [_Lane(limits, handler(i)) for i in range(worker_count)]
         self._threads = [
-            threading.Thread(
-                target=self._work, args=(lane, handler(i)), name=f"{name}-{i}", daemon=True
-            )
+            threading.Thread(target=self._work, args=(lane,), name=f"{name}-{i}", daemon=True)
             for i, lane in enumerate(self._lanes)
         ]
         for thread in self._threads:
@@ -196,6 +245,31 @@ class IoPool(Generic[R]):
         lane = self._lanes[shard_uid % len(self._lanes)]
         while (room := lane.put_or_wait_for_room(request)) is not None:
             await room
+
+    def has_room(self, shard_uid: int) -> bool:
+        """Whether the shard's worker takes more now."""
+        return self._lanes[shard_uid % len(self._lanes)].has_room
+
+    def hand_over(
+        self, requests: Sequence[tuple[int, R]], quick_in: asyncio.AbstractEventLoop | None
+    ) -> None:
+        """Queues requests, each with its shard's number, without waiting for room.
+
+        Given the running event loop, they are so quick that it takes the turns of idle workers.
+        """
+        by_lane: dict[_Lane[R], list[R]] = {}
+        for shard_uid, request in requests:
+            by_lane.setdefault(self._lanes[shard_uid % len(self._lanes)], []).append(request)
+        for lane, group in by_lane.items():
+            if quick_in is not None and lane.run_here(group, quick_in):
+                continue
+            try:
+                lane.put_all(group)
+            except Closed as refusal:
+                settlement = Settlement()
+                for request in group:
+                    settlement.fail(request.ticket, refusal)
+                settlement.deliver()
 
     def statistics(self) -> PoolStatistics:
         lanes = self._lanes
@@ -215,16 +289,12 @@ class IoPool(Generic[R]):
             thread.join()
 
     @staticmethod
-    def _work(lane: _Lane[R], handler: TurnHandler[R]) -> None:
+    def _work(lane: _Lane[R]) -> None:
+        handler = lane.handler
         deadline: float | None = None
         while (requests := lane.take(deadline)) is not None:
             if requests:
-                turn = Turn(requests)
-                try:
-                    handler.run(turn)
-                except Exception as error:  # Supervisor: a defect fails requests.
-                    _fail_all(turn, error)
-                turn.settlement.deliver()
+                _run(handler, requests).deliver()
             try:
                 wanted = handler.tick()
             except Exception as error:  # Supervisor: a worker without a thread hangs its shards.
@@ -232,6 +302,15 @@ class IoPool(Generic[R]):
                 wanted = None
             deadline = None if wanted is None else time.monotonic() + wanted
         handler.close()
+
+
+def _run(handler: TurnHandler[R], requests: list[R]) -> Settlement:
+    turn = Turn(requests)
+    try:
+        handler.run(turn)
+    except Exception as error:  # Supervisor: a defect fails requests.
+        _fail_all(turn, error)
+    return turn.settlement
 
 
 def _fail_all(turn: Turn[R], error: Exception) -> None:

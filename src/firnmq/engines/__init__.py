@@ -8,10 +8,12 @@ from firnmq.engines.api import (
     RawPage,
     ShardStatus,
 )
+from firnmq.engines.shardlog.append import Append
 from firnmq.engines.state import ShardSpec, ShardState
 
 __all__ = [
     "AdapterOffsetStrategy",
+    "Append",
     "Appended",
     "Engine",
     "Page",

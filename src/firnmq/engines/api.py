@@ -18,6 +18,8 @@ from firnmq.record import Columns, NewRecord, Record, columns_of_records
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from firnmq.engines.shardlog import Append
+
 READ_RECORDS_DEFAULT = 1000
 READ_BYTES_DEFAULT = 8 * 1024 * 1024
 
@@ -136,6 +138,12 @@ class Engine(Protocol):
     async def append_batches(self, shard: str, batches: Sequence[Buffer]) -> Appended: ...
 
     async def submit_batches(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]: ...
+
+    def accept_batch(
+        self, shard: str, batch: Buffer, ticket: Ticket[Appended]
+    ) -> Append | None: ...
+
+    def hand_over(self, requests: list[Append]) -> None: ...
 
     async def append_marker(
         self, shard: str, producer_id: int, epoch: int, *, is_commit: bool

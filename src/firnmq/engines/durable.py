@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from firnmq.clock import Clock
@@ -24,6 +25,10 @@ from firnmq.index.layout import (
 )
 
 _log = EventLogger("engine")
+
+_QUICK_BYTES_MAX = 128 * 1024
+"""What an event loop writes into the page cache by itself: it takes less time than to wake a
+worker and be woken by it."""
 
 
 class ByteLayout(Protocol):
@@ -118,6 +123,20 @@ class DurableKeeper:
         request.ticket = Ticket()
         await self._pool.put(log.spec.uid, request)
         return request.ticket
+
+    def accepts(self, log: ShardLog, request: Append) -> bool:
+        return self._pool.has_room(log.spec.uid)
+
+    def hand_over(self, requests: list[Append]) -> None:
+        """What is quick is carried out at once if the worker has nothing to do."""
+        total_bytes = sum(request.size_bytes for request in requests)
+        is_quick = total_bytes <= _QUICK_BYTES_MAX and all(
+            log.is_quick(total_bytes) for log in {request.log for request in requests}
+        )
+        self._pool.hand_over(
+            [(request.log.spec.uid, request) for request in requests],
+            quick_in=asyncio.get_running_loop() if is_quick else None,
+        )
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         truncate_log(log, self._backend, self._backend.state, offset, position)

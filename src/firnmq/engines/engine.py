@@ -58,6 +58,12 @@ class LogKeeper(Protocol):
     async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
         """Queues a request; the ticket is settled when it is as durable as the topic asks."""
 
+    def accepts(self, log: ShardLog, request: Append) -> bool:
+        """Whether `hand_over` can take a request now; one that was accepted must be handed over."""
+
+    def hand_over(self, requests: list[Append]) -> None:
+        """Queues accepted requests, or carries them out; called on an event loop."""
+
     def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
@@ -174,6 +180,27 @@ class LogEngine:
         prepared = [prepare_batch(batch, spec.config) for batch in batches]
         request = Append(None, prepared, sum(len(batch.data) for batch in prepared))
         return await self._keeper.submit(await self._log_to_append(shard), request)
+
+    def accept_batch(self, shard: str, batch: Buffer, ticket: Ticket[Appended]) -> Append | None:
+        """A client's batch, checked, for `hand_over`; None where the caller would have to wait.
+
+        This and `submit_batches` keep the order of calls as long as each accepted request is
+        handed over before the next is submitted.
+        """
+        log = self._logs.get(shard)
+        if log is None or log.refusal is not None or self._is_closed:
+            return None
+        prepared = prepare_batch(batch, log.spec.config)
+        request = Append(None, [prepared], len(prepared.data))
+        if not self._keeper.accepts(log, request):
+            return None
+        request.log = log
+        request.ticket = ticket
+        return request
+
+    def hand_over(self, requests: list[Append]) -> None:
+        """Appends what was accepted; the requests' tickets are settled once it is durable."""
+        self._keeper.hand_over(requests)
 
     async def append_marker(
         self, shard: str, producer_id: int, epoch: int, *, is_commit: bool

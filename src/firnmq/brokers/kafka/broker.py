@@ -20,6 +20,7 @@ from firnmq.brokers.kafka.handlers.lookup import LookupHandler
 from firnmq.brokers.kafka.handlers.metadata import MetadataHandler
 from firnmq.brokers.kafka.handlers.offsets import OffsetHandler
 from firnmq.brokers.kafka.handlers.produce import ProduceHandler
+from firnmq.brokers.kafka.handlers.produce_quick import ProduceAnswer, QuickProduce
 from firnmq.brokers.kafka.handlers.producers import ProducerHandler
 from firnmq.brokers.kafka.handlers.topics import TopicHandler
 from firnmq.brokers.kafka.handlers.transactions import TransactionHandler
@@ -96,6 +97,7 @@ class KafkaBroker:
         self._gate = SaslGate(config, self.statistics)
         self.address = Address(config.advertised_host or config.host, config.port)
         self._produce = ProduceHandler(storage, transaction_coordinator)
+        self._quick_produce = QuickProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
         self._handlers = _routes(
             fetch=FetchHandler(storage),
             lookup=LookupHandler(storage),
@@ -200,6 +202,13 @@ class KafkaBroker:
     def connection_count(self) -> int:
         return len(self._connections)
 
+    def begin_now(self, frame: bytearray, client: KafkaConnection) -> ProduceAnswer | None:
+        # A client that has not authenticated never has a route.
+        return self._quick_produce.begin(frame, client)
+
+    def hand_over(self) -> None:
+        self._quick_produce.hand_over()
+
     async def begin(
         self, frame: bytearray, client: KafkaConnection
     ) -> Awaitable[list[Part] | None] | list[Part] | None:
@@ -213,6 +222,7 @@ class KafkaBroker:
                 raise
             return refuse_api_versions(error.correlation_id)
         if isinstance(request, produce_fetch.ProduceRequest):
+            self._quick_produce.learn(frame, header, request, client)
             answer = await self._produce.begin(header, request)
             return self._finish_produce(header, request.acks, answer, started_s)
         await client.wait_answered()

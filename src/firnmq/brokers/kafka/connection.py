@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from firnmq.brokers.kafka.budget import ByteBudget
 from firnmq.brokers.kafka.config import KafkaConfig
@@ -24,6 +24,9 @@ from firnmq.brokers.kafka.security import SaslSession
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
+
+if TYPE_CHECKING:
+    from firnmq.brokers.kafka.handlers.produce_quick import ProduceRoute
 
 _LENGTH_BYTES = 4
 _IDLE_BUFFER_BYTES = 4 * 1024
@@ -36,12 +39,48 @@ claimed takes no memory."""
 _STALL_S = 10.0
 """Seconds in which nothing came of a large frame, after which others may have its room."""
 _HEADER_BYTES_MIN = 8
+_JOINED_BYTES_MAX = 16 * 1024
+"""Answers up to this size are copied into one: cheaper than to hand over each by itself."""
 
 _log = EventLogger("kafka")
 
 
+class Answer(Protocol):
+    """The answer to a request that has begun. Answers are sent in the order of the requests."""
+
+    is_ready: bool
+    parts: list[Part] | None
+    """What is sent once it is ready; None for a request that gets no answer."""
+    size_bytes: int
+    """How large the request was."""
+
+
+class LateAnswer:
+    """An answer that a coroutine gives."""
+
+    __slots__ = ("is_ready", "parts", "size_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.is_ready = False
+        self.parts: list[Part] | None = None
+        self.size_bytes = size_bytes
+
+    def become_ready(self, parts: list[Part] | None) -> None:
+        self.parts = parts
+        self.is_ready = True
+
+
 class Dispatcher(Protocol):
     """What a connection hands its requests to."""
+
+    def begin_now(self, frame: bytearray, client: KafkaConnection) -> Answer | None:
+        """Begins a request that need not wait; None if it must be begun with `begin`.
+
+        The answer tells `client.answer_ready` when it is ready.
+        """
+
+    def hand_over(self) -> None:
+        """Everything that arrived together has been begun."""
 
     async def begin(
         self, frame: bytearray, client: KafkaConnection
@@ -83,9 +122,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._large_since_s = 0.0
         self._frames: deque[bytearray] = deque()
         self._arrived = asyncio.Event()
-        self._outgoing: deque[asyncio.Future[list[Part] | None]] = deque()
-        self._outgoing_sizes: deque[int] = deque()
-        """Bytes of the requests that the responses in `_outgoing` answer."""
+        self._outgoing: deque[Answer] = deque()
+        self._flush_is_due = False
+        self._all_answered: asyncio.Future[None] | None = None
+        """Made for whoever waits until `_outgoing` is empty."""
         self._held_bytes = 0
         """Bytes of whole requests that have not been answered."""
         self._waits_for_room = False
@@ -106,6 +146,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.sasl: SaslSession | None = None
         """Set by the dispatcher where clients must say who they are."""
         self.frame_bytes_max = config.frame_bytes_max
+        self.produce_route: ProduceRoute | None = None
+        """Kept for the dispatcher: where this client's produce requests go."""
 
     # Called by the event loop ---------------------------------------------------------------
 
@@ -150,12 +192,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._large_filled == self._large_length:
                 frame, self._large = self._large, None
                 self._take(frame)
+                self._dispatcher.hand_over()
             elif self._large_filled == len(self._large):
                 self._large = _enlarged(self._large, min(2 * len(self._large), self._large_length))
             return
         self._end += count
         was_filled = self._end == len(self._small)
         self._split()
+        self._dispatcher.hand_over()
         if was_filled:
             self._enlarge_small()
 
@@ -219,8 +263,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _take(self, frame: bytearray) -> None:
         self._held_bytes += len(frame)
-        self._frames.append(frame)
-        self._arrived.set()
+        if not self._begin_now(frame):
+            self._frames.append(frame)
+            self._arrived.set()
         waiting = len(self._frames) + len(self._outgoing)
         if (
             waiting >= self._config.requests_in_flight_max
@@ -234,12 +279,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self._is_paused = True
 
-    def _answered(self) -> None:
-        """Counts the oldest request in flight as done with."""
-        if self._outgoing_sizes:
-            size = self._outgoing_sizes.popleft()
-            self._held_bytes -= size
-            self._budget.give_back(size)
+    def _begin_now(self, frame: bytearray) -> bool:
+        """Begins a request without the task that serves the others, if none is before it there."""
+        if self._frames or self._is_working or not self._can_write.is_set() or self._is_stopping:
+            return False
+        try:
+            answer = self._dispatcher.begin_now(frame, self)
+        except Exception as error:  # Supervisor: a defect costs this client its connection.
+            self._fail(error)
+            return False
+        if answer is None:
+            return False
+        self.last_active_s = asyncio.get_running_loop().time()
+        self._outgoing.append(answer)
+        return True
 
     def _give_back_large(self) -> None:
         """The rest of a frame that has begun will not come."""
@@ -251,7 +304,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _give_back_unbegun(self) -> None:
         """Requests that will not be begun are held no longer; the others are once answered."""
         self._frames.clear()
-        size = self._held_bytes - sum(self._outgoing_sizes)
+        size = self._held_bytes - sum(answer.size_bytes for answer in self._outgoing)
         self._held_bytes -= size
         self._budget.give_back(size)
 
@@ -264,8 +317,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     self._arrived.clear()
                     await self._arrived.wait()
                     continue
-                frame = self._frames.popleft()
                 await self._can_write.wait()
+                # Taken no earlier: what comes meanwhile must find it before itself.
+                frame = self._frames.popleft()
                 if not await self._begin(frame):
                     return
                 del frame  # Else the bytes would stay while the next request is awaited.
@@ -291,26 +345,32 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.close(str(error))
             return False
         except Exception as error:  # Supervisor: a defect costs this client its connection.
-            _log.error("request_failed", peer=self.peer, error=repr(error))
-            self.close(repr(error))
+            self._fail(error)
             return False
         finally:
             self.may_give_up = False
             self._is_working = False
             self.last_active_s = loop.time()
-        response: asyncio.Future[list[Part] | None]
+        answer = LateAnswer(len(frame))
+        self._outgoing.append(answer)
         if begun is None or isinstance(begun, list):
-            response = loop.create_future()
-            response.set_result(begun)
+            answer.become_ready(begun)
+            self._flush()
         else:
-            response = asyncio.ensure_future(begun)
-            response.add_done_callback(self._flush)
-        self._outgoing.append(response)
-        self._outgoing_sizes.append(len(frame))
-        if response.done():
-            self._flush(response)
+            asyncio.ensure_future(begun).add_done_callback(lambda done: self._finish(answer, done))
         self._resume_reading()
         return True
+
+    def _finish(self, answer: LateAnswer, done: asyncio.Future[list[Part] | None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            self._fail(error)
+        answer.become_ready(None if done.cancelled() or error is not None else done.result())
+        self.answer_ready()
+
+    def _fail(self, error: BaseException) -> None:
+        _log.error("request_failed", peer=self.peer, error=repr(error))
+        self.close(repr(error))
 
     def stop(self) -> None:
         """Reads no more, and closes once the requests that have come are answered."""
@@ -332,31 +392,45 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     async def wait_answered(self) -> None:
         """Returns when every request begun so far has been answered."""
-        while self._outgoing:
-            last = self._outgoing[-1]
-            await asyncio.wait([last])
-            self._flush(last)
+        if self._outgoing:
+            if self._all_answered is None:
+                self._all_answered = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._all_answered)
 
-    def _flush(self, _: asyncio.Future[list[Part] | None]) -> None:
-        """Writes responses that are ready, from the oldest on."""
-        while self._outgoing and self._outgoing[0].done():
-            response = self._outgoing.popleft()
-            self._answered()
-            if response.cancelled():
-                continue
-            error = response.exception()
-            if error is not None:
-                _log.error("request_failed", peer=self.peer, error=repr(error))
-                self.close(repr(error))
-                continue
-            parts = response.result()
-            if parts and self._transport is not None and not self._transport.is_closing():
+    def answer_ready(self) -> None:
+        """Sends answers soon: those that become ready together are written together."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Writes answers that are ready, from the oldest on."""
+        self._flush_is_due = False
+        outgoing = self._outgoing
+        parts: list[Part] = []
+        answered_bytes = sent_bytes = 0
+        while outgoing and outgoing[0].is_ready:
+            answer = outgoing.popleft()
+            answered_bytes += answer.size_bytes
+            if answer.parts:
                 # Every frame begins with its size, so nothing has to be added up.
-                size = int.from_bytes(parts[0][:_LENGTH_BYTES], "big")  # type: ignore[index]
-                self._statistics.sent_bytes += _LENGTH_BYTES + size
+                size = int.from_bytes(answer.parts[0][:_LENGTH_BYTES], "big")  # type: ignore[index]
+                sent_bytes += _LENGTH_BYTES + size
+                parts += answer.parts
+        if parts and self._transport is not None and not self._transport.is_closing():
+            self._statistics.sent_bytes += sent_bytes
+            if sent_bytes <= _JOINED_BYTES_MAX:
+                self._transport.write(b"".join(parts))  # type: ignore[arg-type]
+            else:
                 self._transport.writelines(parts)  # type: ignore[arg-type]
-        if self._closes_when_answered and not self._outgoing:
-            self.close("authentication failed")
+        self._held_bytes -= answered_bytes
+        self._budget.give_back(answered_bytes)
+        if not outgoing:
+            if self._all_answered is not None:
+                self._all_answered.set_result(None)
+                self._all_answered = None
+            if self._closes_when_answered:
+                self.close("authentication failed")
         self._resume_reading()
 
     def _resume_reading(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 
@@ -127,16 +128,37 @@ class MemoryKeeper:
         size = _needed_bytes(request)
         while not self._reserve(size):
             await call_blocking(None, self._make_room, size)
-        try:  # No await in here: a cancelled caller must not keep what it reserved.
+        # No await from here on: a cancelled caller must not keep what it reserved.
+        settlement = Settlement()
+        try:
+            return self._store(log, request, size, settlement)
+        finally:
+            settlement.deliver()
+
+    def accepts(self, log: ShardLog, request: Append) -> bool:
+        return not log.lock.locked() and self._reserve(_needed_bytes(request))
+
+    def hand_over(self, requests: list[Append]) -> None:
+        settlement = Settlement()
+        for request in requests:
+            size = _needed_bytes(request)
+            try:
+                appended = self._store(request.log, request, size, settlement)
+                settlement.resolve(request.ticket, appended)
+            except FirnError as error:
+                settlement.fail(request.ticket, error)
+        settlement.deliver_from(asyncio.get_running_loop())
+
+    def _store(self, log: ShardLog, request: Append, size: int, settlement: Settlement) -> Appended:
+        """Stores a request for which so much was reserved."""
+        try:
             with log.lock:
                 if log.refusal is not None:
                     raise log.refusal
                 log.stage([request])
                 log.publish()
                 self._count(log)
-            settlement = Settlement()
             log.wake_watchers(settlement)
-            settlement.deliver()
         finally:
             with self._lock:
                 self._reserved -= size

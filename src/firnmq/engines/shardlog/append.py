@@ -17,6 +17,7 @@ from firnmq.engines.api import Appended
 from firnmq.errors import FirnError, InvalidArgument, InvalidRecord, LimitExceeded
 from firnmq.index import Terms
 from firnmq.record import (
+    HEADER_BYTES,
     BatchHeader,
     Compression,
     NewRecord,
@@ -28,6 +29,7 @@ from firnmq.record import (
     validate,
     validate_header,
 )
+from firnmq.record.batch import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
@@ -39,6 +41,8 @@ BATCH_RECORDS_MAX = 10_000
 _RECORD_OVERHEAD_BYTES = 32
 _BATCH_OVERHEAD_BYTES = 256
 """More than a batch's header and what a codec adds to bytes it cannot compress."""
+_ATTRIBUTES_LOW_BYTE = 22
+_NO_OFFSET = bytes(8)
 
 
 class PreparedBatch:
@@ -102,19 +106,26 @@ def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
     header and the CRC are.
     """
     is_indexed = config.index_key or config.index_tag
-    if is_indexed or parse_header(batch, 0).compression is Compression.NONE:
+    if is_indexed or not _is_compressed(batch):
         header = validate(
             batch, max_batch_bytes=config.max_batch_bytes, max_record_bytes=config.max_record_bytes
         )
     else:
         header = validate_header(batch, max_batch_bytes=config.max_batch_bytes)
-    if header.is_control:
+    if header.attributes & ATTRIBUTE_CONTROL:
         raise InvalidRecord("control batches are written by the coordinator of transactions only")
-    if header.is_transactional and min(header.producer_id, header.producer_epoch) < 0:
+    if (
+        header.attributes & ATTRIBUTE_TRANSACTIONAL
+        and min(header.producer_id, header.producer_epoch) < 0
+    ):
         raise InvalidRecord("a transactional batch needs a producer and its epoch")
     data = _writable(batch)
-    data[0:8] = bytes(8)  # The client's own base offset means nothing here.
-    return PreparedBatch(data, header, terms_of(data, config))
+    data[0:8] = _NO_OFFSET  # The client's own base offset means nothing here.
+    return PreparedBatch(data, header, terms_of(data, config) if is_indexed else None)
+
+
+def _is_compressed(batch: Buffer) -> bool:
+    return len(batch) >= HEADER_BYTES and bool(batch[_ATTRIBUTES_LOW_BYTE] & ATTRIBUTE_CODEC)
 
 
 def _writable(batch: Buffer) -> bytearray | memoryview:

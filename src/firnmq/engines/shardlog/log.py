@@ -340,6 +340,16 @@ class ShardLog:
         """
         return self.spec.config.durability is Durability.FSYNC or self._has_staged_marker
 
+    def is_quick(self, size_bytes: int) -> bool:
+        """Whether appending so much is a plain write into the page cache: no sync, no new file."""
+        tail = self.tail
+        return (
+            self.spec.config.durability is Durability.OS
+            and 0 < tail.position <= self.spec.config.segment_bytes - size_bytes
+            and not self.lock.locked()
+            and not self.must_roll_by_age(self._backend.clock.now_ms())
+        )
+
     # Rolling --------------------------------------------------------------------------------
 
     def roll(self) -> None:
