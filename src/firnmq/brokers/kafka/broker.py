@@ -10,8 +10,9 @@ from typing import Any
 
 from firnmq.brokers.kafka.address import Address
 from firnmq.brokers.kafka.budget import ByteBudget
+from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.brokers.kafka.config import KafkaConfig
-from firnmq.brokers.kafka.connection import KafkaConnection
+from firnmq.brokers.kafka.connection import LARGE_STEP_BYTES, KafkaConnection
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
 from firnmq.brokers.kafka.handlers.fetch import FetchHandler
@@ -94,6 +95,7 @@ class KafkaBroker:
         self._authenticator = authenticator
         self.statistics = BrokerStatistics()
         self.budget = ByteBudget(config.total_bytes_in_flight_max)
+        self._buffers = FrameBuffers(LARGE_STEP_BYTES)
         self._gate = SaslGate(config, self.statistics)
         self.address = Address(config.advertised_host or config.host, config.port)
         self._produce = ProduceHandler(storage, transaction_coordinator)
@@ -117,7 +119,11 @@ class KafkaBroker:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: KafkaConnection(
-                self, self._config, budget=self.budget, statistics=self.statistics
+                self,
+                self._config,
+                budget=self.budget,
+                buffers=self._buffers,
+                statistics=self.statistics,
             ),
             self._config.host,
             self._config.port,

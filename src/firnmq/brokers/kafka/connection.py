@@ -13,11 +13,13 @@ request that merely waits is given up.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from firnmq.brokers.kafka.budget import ByteBudget
+from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.protocol import Part
 from firnmq.brokers.kafka.security import SaslSession
@@ -29,11 +31,12 @@ if TYPE_CHECKING:
     from firnmq.brokers.kafka.handlers.produce_quick import ProduceRoute
 
 _LENGTH_BYTES = 4
+_unpack_length = struct.Struct(">i").unpack_from
 _IDLE_BUFFER_BYTES = 4 * 1024
 """What every connection has; most requests fit."""
 _SMALL_BUFFER_BYTES = 64 * 1024
 """What a connection has that once filled the first one. Larger frames get a buffer of their own."""
-_LARGE_STEP_BYTES = 1024 * 1024
+LARGE_STEP_BYTES = 1024 * 1024
 """Room that a large frame is given at first, then doubled as it fills: a length that is merely
 claimed takes no memory."""
 _STALL_S = 10.0
@@ -104,12 +107,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         config: KafkaConfig,
         *,
         budget: ByteBudget,
+        buffers: FrameBuffers,
         statistics: BrokerStatistics,
     ) -> None:
         self._dispatcher = dispatcher
         self._config = config
         self._budget = budget
+        self._buffers = buffers
         self._statistics = statistics
+        self.loop = asyncio.get_running_loop()
+        """Kept, since asking for it is a system call before Python 3.12."""
         self._transport: asyncio.Transport | None = None
         self._small = bytearray(_IDLE_BUFFER_BYTES)
         self._small_view = memoryview(self._small)
@@ -156,12 +163,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
-        loop = asyncio.get_running_loop()
-        self.made_s = self.last_active_s = loop.time()
+        self.made_s = self.last_active_s = self.loop.time()
         if not self._dispatcher.connected(self):
             transport.abort()
             return
-        self.task = loop.create_task(self._serve())
+        self.task = self.loop.create_task(self._serve())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -188,18 +194,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._statistics.received_bytes += count
         if self._large is not None:
             self._large_filled += count
-            self.last_active_s = asyncio.get_running_loop().time()
+            self.last_active_s = self.loop.time()
             if self._large_filled == self._large_length:
                 frame, self._large = self._large, None
                 self._take(frame)
-                self._dispatcher.hand_over()
+                self._hand_over()
             elif self._large_filled == len(self._large):
                 self._large = _enlarged(self._large, min(2 * len(self._large), self._large_length))
             return
         self._end += count
         was_filled = self._end == len(self._small)
         self._split()
-        self._dispatcher.hand_over()
+        self._hand_over()
         if was_filled:
             self._enlarge_small()
 
@@ -210,8 +216,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         while self._end - self._start >= _LENGTH_BYTES and self._transport is not None:
             if self._waits_for_room:
                 return
-            length = int.from_bytes(self._small[self._start : self._start + 4], "big", signed=True)
-            if not self._frame_bytes_min() <= length <= self.frame_bytes_max:
+            (length,) = _unpack_length(self._small, self._start)
+            if not _HEADER_BYTES_MIN <= length <= self.frame_bytes_max and (
+                not 0 <= length <= self.frame_bytes_max or not self._takes_raw_tokens
+            ):
                 self._statistics.limit_hit("frame_bytes")
                 self.close(f"a frame of {length} bytes is not allowed")
                 return
@@ -234,19 +242,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._start == self._end:
             self._start = self._end = 0
 
-    def _frame_bytes_min(self) -> int:
+    @property
+    def _takes_raw_tokens(self) -> bool:
         # A mechanism's own message has no header and may even be empty.
-        return 0 if self.sasl is not None and self.sasl.takes_raw_tokens else _HEADER_BYTES_MIN
+        return self.sasl is not None and self.sasl.takes_raw_tokens
 
     def _begin_large(self) -> None:
         """Makes room for the frame at the start of the small buffer; the budget has granted it."""
         self._waits_for_room = False
         body = self._start + _LENGTH_BYTES
         length = int.from_bytes(self._small[self._start : body], "big")
-        self._large = bytearray(min(length, _LARGE_STEP_BYTES))
+        self._large = self._buffers.take(min(length, LARGE_STEP_BYTES))
         self._large_length = length
         self._large_filled = self._end - body
-        self._large_since_s = asyncio.get_running_loop().time()
+        self._large_since_s = self.loop.time()
         self._large[: self._large_filled] = self._small_view[body : self._end]
         self._start = self._end = 0
         self._resume_reading()
@@ -266,6 +275,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._begin_now(frame):
             self._frames.append(frame)
             self._arrived.set()
+
+    def _hand_over(self) -> None:
+        """What has arrived together is given to storage; reading stops if that was enough."""
+        self._dispatcher.hand_over()
+        if self._outgoing:  # Not for part of a request: a client may take too long to send it.
+            self.last_active_s = self.loop.time()
         waiting = len(self._frames) + len(self._outgoing)
         if (
             waiting >= self._config.requests_in_flight_max
@@ -290,7 +305,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return False
         if answer is None:
             return False
-        self.last_active_s = asyncio.get_running_loop().time()
         self._outgoing.append(answer)
         return True
 
@@ -330,8 +344,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     async def _begin(self, frame: bytearray) -> bool:
         """Begins a request; false if the connection must end."""
-        loop = asyncio.get_running_loop()
-        self.last_active_s = loop.time()
+        self.last_active_s = self.loop.time()
         self._is_working = True
         begun: Awaitable[list[Part] | None] | list[Part] | None
         try:
@@ -350,7 +363,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         finally:
             self.may_give_up = False
             self._is_working = False
-            self.last_active_s = loop.time()
+            self.last_active_s = self.loop.time()
         answer = LateAnswer(len(frame))
         self._outgoing.append(answer)
         if begun is None or isinstance(begun, list):
@@ -394,14 +407,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Returns when every request begun so far has been answered."""
         if self._outgoing:
             if self._all_answered is None:
-                self._all_answered = asyncio.get_running_loop().create_future()
+                self._all_answered = self.loop.create_future()
             await asyncio.shield(self._all_answered)
 
     def answer_ready(self) -> None:
         """Sends answers soon: those that become ready together are written together."""
         if not self._flush_is_due:
             self._flush_is_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Writes answers that are ready, from the oldest on."""

@@ -37,6 +37,7 @@ _ATTRIBUTES_LOW_BYTE = 22
 class Client(Protocol):
     """What a connection is for this module."""
 
+    loop: asyncio.AbstractEventLoop
     produce_route: ProduceRoute | None
 
     def answer_ready(self) -> None:
@@ -61,14 +62,13 @@ class ProduceAnswer(Notice[Appended]):
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         client: Client,
         template: ProduceTemplate,
         frame: bytearray,
         index: int,
         statistics: ApiStatistics,
     ) -> None:
-        super().__init__(loop)
+        super().__init__(client.loop)
         self._client = client
         self._template = template
         self._correlation_id = correlation_id_of(frame)
@@ -156,8 +156,7 @@ class QuickProduce:
         index, records = matched
         if not 0 <= index < topic.shard_count or _is_transactional(records):
             return None
-        loop = asyncio.get_running_loop()
-        answer = ProduceAnswer(loop, client, template, frame, index, self._statistics)
+        answer = ProduceAnswer(client, template, frame, index, self._statistics)
         try:
             request = driver.accept_raw(topic.shard_name(index), records, answer)
         except FirnError as error:
