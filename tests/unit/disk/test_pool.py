@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from firnmq.disk import IoPool, Ticket, Turn, run_blocking
+from firnmq.disk import IoPool, Notice, Ticket, Turn, run_blocking
 from firnmq.disk.pool import PoolLimits
 from firnmq.errors import Closed, InvalidArgument, StorageFailed
 
@@ -25,6 +25,8 @@ class Handler:
 
     def __init__(self) -> None:
         self.turns: list[list[object]] = []
+        self.threads: list[int] = []
+        """Who took each turn."""
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Event()
@@ -36,6 +38,7 @@ class Handler:
 
     def run(self, turn: Turn[Request]) -> None:
         self.turns.append([request.name for request in turn.requests])
+        self.threads.append(threading.get_ident())
         self.entered.set()
         self.gate.wait()
         if self.failure is not None:
@@ -266,3 +269,176 @@ async def test_a_tick_comes_without_requests_when_asked_for(make_pool, handlers)
 
 async def _step() -> None:
     """Ends at once: waiting for it lets other tasks take a step."""
+
+
+# Turns taken by an event loop -------------------------------------------------------------------
+
+
+class Outcomes:
+    """What tickets were settled with, in that order."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.all: list[tuple[object, BaseException | None]] = []
+        self._came = asyncio.Event()
+
+    def request(self, name: object) -> Request:
+        request = Request(name)
+        request.ticket = Noted(self)
+        return request
+
+    def add(self, value: object, error: BaseException | None) -> None:
+        self.all.append((value, error))
+        self._came.set()
+
+    async def wait(self, count: int) -> None:
+        while len(self.all) < count:
+            self._came.clear()
+            await asyncio.wait_for(self._came.wait(), 20)
+
+
+class Noted(Notice[object]):
+    def __init__(self, outcomes: Outcomes) -> None:
+        super().__init__(outcomes.loop)
+        self._outcomes = outcomes
+
+    def settled(self, value: object, error: BaseException | None) -> None:
+        self._outcomes.add(value, error)
+
+
+async def until_idle(pool: IoPool[Request], handler: Handler) -> None:
+    """Returns when the loop can take a turn of the first worker."""
+    while not handler.threads or handler.threads[-1] != threading.get_ident():
+        outcomes = Outcomes()
+        pool.hand_over([(0, outcomes.request("probe"))], quick_in=outcomes.loop)
+        await outcomes.wait(1)
+
+
+def test_an_idle_workers_turn_is_taken_by_the_loop(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        outcomes = Outcomes()
+        await until_idle(pool, handlers[0])
+        requests = [(0, outcomes.request(name)) for name in "ab"]
+        pool.hand_over(requests, quick_in=outcomes.loop)
+        assert outcomes.all == [("a", None), ("b", None)], "settled when hand_over returns"
+        assert handlers[0].turns[-1] == ["a", "b"]
+
+    asyncio.run(main())
+
+
+def test_a_busy_workers_turn_is_not_taken(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        outcomes = Outcomes()
+        handlers[0].hold()
+        pool.hand_over([(0, outcomes.request("first"))], quick_in=None)
+        await asyncio.to_thread(handlers[0].entered.wait, 20)
+        pool.hand_over([(0, outcomes.request("second"))], quick_in=outcomes.loop)
+        assert outcomes.all == []
+        handlers[0].gate.set()
+        await outcomes.wait(2)
+        assert outcomes.all == [("first", None), ("second", None)]
+        assert threading.get_ident() not in handlers[0].threads
+
+    asyncio.run(main())
+
+
+def test_what_is_queued_during_the_loops_turn_is_served_after_it(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        outcomes = Outcomes()
+        await until_idle(pool, handlers[0])
+        late = outcomes.request("late")
+
+        def queue_meanwhile() -> None:
+            assert handlers[0].entered.wait(20)
+            pool.hand_over([(0, late)], quick_in=None)
+            handlers[0].gate.set()
+
+        handlers[0].hold()
+        other = threading.Thread(target=queue_meanwhile)
+        other.start()
+        pool.hand_over([(0, outcomes.request("early"))], quick_in=outcomes.loop)
+        await outcomes.wait(2)
+        other.join()
+        assert outcomes.all == [("early", None), ("late", None)]
+        assert handlers[0].threads[-1] != threading.get_ident()
+
+    asyncio.run(main())
+
+
+def test_a_defect_in_the_loops_turn_fails_its_requests_only(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        outcomes = Outcomes()
+        await until_idle(pool, handlers[0])
+        handlers[0].failure = RuntimeError("a defect")
+        pool.hand_over([(0, outcomes.request("bad"))], quick_in=outcomes.loop)
+        handlers[0].failure = None
+        pool.hand_over([(0, outcomes.request("good"))], quick_in=outcomes.loop)
+        (_, error), good = outcomes.all
+        assert isinstance(error, StorageFailed)
+        assert good == ("good", None)
+
+    asyncio.run(main())
+
+
+def test_a_closed_pool_fails_what_is_handed_over(
+    make_pool: Callable[..., IoPool[Request]],
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        pool.close()
+        outcomes = Outcomes()
+        pool.hand_over([(0, outcomes.request("late"))], quick_in=outcomes.loop)
+        await outcomes.wait(1)
+        assert isinstance(outcomes.all[0][1], Closed)
+
+    asyncio.run(main())
+
+
+def test_a_tick_that_is_due_is_not_forgotten_for_the_loops_turns(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        outcomes = Outcomes()
+        handler = handlers[0]
+        handler.tick_after = 0.01
+        pool.hand_over([(0, outcomes.request("first"))], quick_in=None)  # Its tick sets the date.
+        await outcomes.wait(1)
+        handler.ticked.clear()
+        deadline = outcomes.loop.time() + 20
+        while not handler.ticked.is_set():
+            assert outcomes.loop.time() < deadline
+            more = Outcomes()
+            pool.hand_over([(0, more.request("more"))], quick_in=outcomes.loop)
+            await more.wait(1)
+
+    asyncio.run(main())
+
+
+def test_room_is_told(make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]) -> None:
+    async def main() -> None:
+        pool = make_pool(queue_requests=2)
+        outcomes = Outcomes()
+        handlers[0].hold()
+        pool.hand_over([(0, outcomes.request("working"))], quick_in=None)
+        await asyncio.to_thread(handlers[0].entered.wait, 20)
+        assert pool.has_room(0)
+        pool.hand_over([(0, outcomes.request(name)) for name in "abc"], quick_in=None)
+        assert not pool.has_room(0), "the limit is passed by one group at most"
+        handlers[0].gate.set()
+        await outcomes.wait(4)
+        assert pool.has_room(0)
+
+    asyncio.run(main())
