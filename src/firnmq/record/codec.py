@@ -1835,12 +1835,12 @@ def encode_some(
     max_record_bytes: int = RECORD_BYTES_MAX,
     max_batch_bytes: int = BATCH_BYTES_MAX,
     max_records: int = 2**31 - 1,
-) -> tuple[bytearray, int, int]:
+) -> tuple[bytearray, int, bool]:
     """One batch of records from `start` on: as many as the limits allow, but at least one.
 
     Every record is checked as `checked` does it. Returns the batch, the index of the first record
-    that is not in it and the greatest timestamp. The limit in bytes is on records before they are
-    compressed; a single record may exceed it.
+    that is not in it, and whether any has a key or headers, so that an index may want it. The
+    limit in bytes is on records before they are compressed; a single record may exceed it.
     """
     out: _Store = _store(1, 1024)
     at: cython.Py_ssize_t = _HEADER_BYTES
@@ -1855,6 +1855,7 @@ def encode_some(
     base_timestamp: cython.longlong = 0
     max_timestamp: cython.longlong = 0
     headers: list | None
+    has_terms: cython.bint = False
     if first >= stop:
         raise InvalidRecord("a batch needs at least one record")
     for index in range(first, stop):
@@ -1886,6 +1887,8 @@ def encode_some(
             break
         elif timestamp > max_timestamp:
             max_timestamp = timestamp
+        if key is not None or headers is not None:
+            has_terms = True
         at = _put_record(out, at, index - first, timestamp - base_timestamp, key, value, headers)
     batch = _seal(
         out.finish(at),
@@ -1898,7 +1901,7 @@ def encode_some(
         (-1, -1, -1),
         stop - first,
     )
-    return batch, stop, max_timestamp
+    return batch, stop, has_terms
 
 
 def encode(

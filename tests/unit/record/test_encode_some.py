@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from firnmq.errors import InvalidRecord, LimitExceeded
-from firnmq.record import NewRecord, checked, parse_header
+from firnmq.record import NewRecord, checked
 
 RECORDS = [
     NewRecord(value=b"v" * 100, key=b"k%d" % number, timestamp_ms=1000 - number)
@@ -19,9 +19,29 @@ FULL = NewRecord(
 
 def test_without_limits_it_is_encode(codec: ModuleType) -> None:
     records = [*RECORDS, FULL, NewRecord(value=None)]
-    batch, end, max_timestamp = codec.encode_some(records, now_ms=7)
+    batch, end, _ = codec.encode_some(records, now_ms=7)
     assert batch == codec.encode(records, now_ms=7)
-    assert (end, max_timestamp) == (len(records), parse_header(batch).max_timestamp)
+    assert end == len(records)
+
+
+@pytest.mark.parametrize(
+    ("record", "has_terms"),
+    [
+        (NewRecord(value=b"v"), False),
+        (NewRecord(value=None), False),
+        (NewRecord(value=b"v", key=b"k"), True),
+        (NewRecord(value=b"v", key=b""), True),
+        (NewRecord(value=b"v", tags=("t",)), True),
+        (NewRecord(value=b"v", headers=(("tag", b"t"),)), True),
+    ],
+)
+def test_it_tells_whether_an_index_may_want_the_batch(
+    codec: ModuleType, record: NewRecord, has_terms: bool
+) -> None:
+    plain = NewRecord(value=b"plain")
+    assert codec.encode_some([plain, record, plain], now_ms=7)[2] is has_terms
+    # Only what is in the batch counts.
+    assert codec.encode_some([plain, record], now_ms=7, max_records=1)[1:] == (1, False)
 
 
 def test_runs_follow_each_other_and_keep_their_limits(codec: ModuleType) -> None:

@@ -157,7 +157,7 @@ def _encoded(
     records: Sequence[NewRecord], start: int, config: TopicConfig, now_ms: int
 ) -> tuple[PreparedBatch, int]:
     """A batch of records from `start` on, as many as fit, and the index of the next record."""
-    data, end, _ = encode_some(
+    data, end, has_terms = encode_some(
         records,
         start,
         now_ms=now_ms,
@@ -168,7 +168,8 @@ def _encoded(
         max_batch_bytes=config.max_batch_bytes,
         max_records=BATCH_RECORDS_MAX,
     )
-    return PreparedBatch(data, parse_header(data, 0), terms_of(data, config)), end
+    terms = terms_of(data, config) if has_terms else None
+    return PreparedBatch(data, parse_header(data, 0), terms), end
 
 
 def terms_of(data: Buffer, config: TopicConfig) -> Terms | None:
