@@ -7,6 +7,7 @@ from firnmq.engines.api import (
     Page,
     RawPage,
     ShardStatus,
+    StoredPage,
 )
 from firnmq.engines.state import ShardSpec, ShardState
 
@@ -19,4 +20,5 @@ __all__ = [
     "ShardSpec",
     "ShardState",
     "ShardStatus",
+    "StoredPage",
 ]

@@ -21,6 +21,7 @@ from firnmq.brokers.kafka.budget import ByteBudget
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.protocol import Part
 from firnmq.brokers.kafka.security import SaslSession
+from firnmq.brokers.kafka.sending import ResponseSender
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
@@ -92,6 +93,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """A large frame has begun and the budget has no room for it yet."""
         self._can_write = asyncio.Event()
         self._can_write.set()
+        self._sender: ResponseSender | None = None
         self._is_paused = False
         self._is_working = False
         self._closes_when_answered = False
@@ -119,21 +121,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._dispatcher.connected(self):
             transport.abort()
             return
+        self._sender = ResponseSender(transport, self._can_write)
         self.task = loop.create_task(self._serve())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._give_back_large()
         self._arrived.set()
-        self._can_write.set()
+        if self._sender is not None:
+            self._sender.close()
         self._give_up_waiting()
         self._dispatcher.disconnected(self)
 
     def pause_writing(self) -> None:
-        self._can_write.clear()
+        if self._sender is not None:
+            self._sender.transport_paused()
 
     def resume_writing(self) -> None:
-        self._can_write.set()
+        if self._sender is not None:
+            self._sender.transport_resumed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -270,6 +276,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     return
                 del frame  # Else the bytes would stay while the next request is awaited.
             await self.wait_answered()
+            await self._can_write.wait()
             self.close("the node is stopping")
         finally:
             self._give_back_unbegun()
@@ -326,6 +333,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.task.cancel()
 
     @property
+    def takes_ranges(self) -> bool:
+        """Whether responses may hold parts of files."""
+        return self._sender is not None and self._sender.takes_ranges
+
+    @property
     def is_ending(self) -> bool:
         """Whether nobody is there for an answer that takes its time."""
         return self._is_stopping or self._transport is None
@@ -350,11 +362,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self.close(repr(error))
                 continue
             parts = response.result()
-            if parts and self._transport is not None and not self._transport.is_closing():
+            sender = self._sender
+            if parts and self._transport and sender and not self._transport.is_closing():
                 # Every frame begins with its size, so nothing has to be added up.
                 size = int.from_bytes(parts[0][:_LENGTH_BYTES], "big")  # type: ignore[index]
                 self._statistics.sent_bytes += _LENGTH_BYTES + size
-                self._transport.writelines(parts)  # type: ignore[arg-type]
+                sender.send(parts)
         if self._closes_when_answered and not self._outgoing:
             self.close("authentication failed")
         self._resume_reading()
