@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import TypeVar
 
 from firnmq.adapter.api import ShardBounds
 from firnmq.adapter.offsets import OffsetManager
@@ -18,25 +19,11 @@ from firnmq.engines import (
     Page,
     RawPage,
     ShardStatus,
+    StoredPage,
 )
 from firnmq.record import NewRecord
 
-
-class AppendWatch:
-    """Waits for a shard to grow. Close it, also when nobody waits any more."""
-
-    def __init__(self, engine: Engine, shard: str, end_offset: int) -> None:
-        self._engine = engine
-        self._shard = shard
-        self._ticket: Ticket[None] = Ticket()
-        self._must_wait = engine.watch(shard, end_offset, self._ticket)
-
-    async def wait(self) -> None:
-        if self._must_wait:
-            await self._ticket
-
-    def close(self) -> None:
-        self._engine.unwatch(self._shard, self._ticket)
+T = TypeVar("T")
 
 
 class EngineStorageAdapter:
@@ -140,9 +127,12 @@ class EngineStorageAdapter:
             return self._engine.stable_offset(shard)
         return await call_blocking(self._readers, self._engine.stable_offset, shard)
 
-    def watch(self, shard: str, end_offset: int) -> AppendWatch:
-        """Lets an asynchronous caller wait until the shard grows beyond the offset."""
-        return AppendWatch(self._engine, shard, end_offset)
+    def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool:
+        """Settles the ticket once the shard grows beyond the offset; False if it has already."""
+        return self._engine.watch(shard, end_offset, ticket)
+
+    def unwatch(self, shard: str, ticket: Ticket[None]) -> None:
+        self._engine.unwatch(shard, ticket)
 
     async def reconfigure(self, shard: str, config: TopicConfig) -> None:
         await call_blocking(self._readers, self._engine.reconfigure, shard, config)
@@ -167,6 +157,26 @@ class EngineStorageAdapter:
             )
 
         return await call_blocking(self._readers, read)
+
+    def read_stored_nowait(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
+    ) -> StoredPage | None:
+        """Batches for a client, None unless they can be had without waiting."""
+        return self._engine.read_stored_nowait(
+            shard, offset, max_bytes=max_bytes, committed=committed, ranges=ranges
+        )
+
+    def read_stored(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
+    ) -> StoredPage:
+        """The same for a thread that may wait: see `in_reader`."""
+        return self._engine.read_stored(
+            shard, offset, max_bytes=max_bytes, committed=committed, ranges=ranges
+        )
+
+    async def in_reader(self, function: Callable[[], T]) -> T:
+        """Calls a function that may wait, in one of the readers' threads."""
+        return await call_blocking(self._readers, function)
 
     async def delete_records_before(self, shard: str, offset: int) -> None:
         await call_blocking(self._readers, self._engine.delete_records_before, shard, offset)

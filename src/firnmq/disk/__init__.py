@@ -7,12 +7,14 @@ from firnmq.disk.directory import DirectoryLock, remove_tree, sync_directory
 from firnmq.disk.files import FileCache, FileStatistics
 from firnmq.disk.kv import Family, KeyValueStore
 from firnmq.disk.pool import IoPool, PoolStatistics, Turn, TurnHandler
+from firnmq.disk.ranges import FileRange
 from firnmq.disk.waiting import Notice, Settlement, Ticket, call_blocking, run_blocking
 
 __all__ = [
     "DirectoryLock",
     "Family",
     "FileCache",
+    "FileRange",
     "FileStatistics",
     "IoPool",
     "KeyValueStore",

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from firnmq.disk.directory import make_directories, sync_directory
+from firnmq.disk.ranges import FileRange, HeldFile
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _WRITE_DURABLY: int = getattr(os, "RWF_DSYNC", 0)
 """Makes a single write as good as the same write and fdatasync, for the bytes it writes."""
+
+_WITHOUT_WAITING: int = getattr(os, "RWF_NOWAIT", 0)
+"""Makes a read fail that the page cache cannot answer."""
 
 IOV_MAX = 1024
 """Buffers one writev takes on Linux; more are split over several calls."""
@@ -95,6 +99,23 @@ class FileCache:
                 parts.append(data)
                 got += len(data)
             return b"".join(parts)
+
+    def read_nowait(self, path: str, position: int, size: int) -> bytearray | None:
+        """All `size` bytes from the position, or None if that would mean waiting for the device."""
+        if not _WITHOUT_WAITING:
+            return None
+        data = bytearray(size)
+        with self._borrow(path) as file:
+            try:
+                got = os.preadv(file.descriptor, (data,), position, _WITHOUT_WAITING)
+            except OSError:  # Not in memory; or the file system has no such read.
+                return None
+        return data if got == size else None
+
+    def range_at(self, path: str, position: int, size: int) -> FileRange:
+        """A part of the file to be sent as it is; it stays open for as long as that takes."""
+        with self._borrow(path) as file:
+            return FileRange.of(HeldFile(os.dup(file.descriptor)), position, size)
 
     def sync(self, path: str) -> None:
         """Makes what was written to the file durable."""

@@ -7,6 +7,7 @@ from firnmq.engines.api import (
     Page,
     RawPage,
     ShardStatus,
+    StoredPage,
 )
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.state import ShardSpec, ShardState
@@ -21,4 +22,5 @@ __all__ = [
     "ShardSpec",
     "ShardState",
     "ShardStatus",
+    "StoredPage",
 ]

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from firnmq.config import TopicConfig
-from firnmq.disk import Ticket
+from firnmq.disk import FileRange, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.state import ShardSpec
@@ -102,6 +102,21 @@ class RawPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPage:
+    """Whole batches as they are to be sent, the first one holding the offset asked for."""
+
+    contents: tuple[Buffer | FileRange, ...]
+    """One or more batches in each; ranges only for those who take them."""
+    next_offset: int
+    start_offset: int
+    end_offset: int
+    stable_offset: int
+    """First offset of the earliest transaction that has not ended, or the end."""
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """Transactions to pass over among the batches, if only what is committed was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatus:
     """A shard's bounds and segments at one moment."""
 
@@ -168,6 +183,14 @@ class Engine(Protocol):
     def read_batches(
         self, shard: str, offset: int, *, max_bytes: int, committed: bool = False
     ) -> RawPage: ...
+
+    def read_stored_nowait(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
+    ) -> StoredPage | None: ...
+
+    def read_stored(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
+    ) -> StoredPage: ...
 
     def read_by_key(self, shard: str, key: bytes) -> Page: ...
 

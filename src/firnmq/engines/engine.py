@@ -17,12 +17,14 @@ from firnmq.engines.api import (
     Page,
     RawPage,
     ShardStatus,
+    StoredPage,
 )
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.segments import SegmentState
 from firnmq.engines.shardlog import (
     Append,
     LogReader,
+    RawReader,
     ShardLog,
     prepare_batch,
     prepare_records,
@@ -228,6 +230,26 @@ class LogEngine:
         self, shard: str, offset: int, *, max_bytes: int, committed: bool = False
     ) -> RawPage:
         return self._reader(shard).raw(offset, max_bytes, committed=committed)
+
+    def read_stored_nowait(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
+    ) -> StoredPage | None:
+        """Whole batches for a client, if they can be had without waiting; may be called in a loop.
+
+        Large ones come as file ranges if those are taken.
+        """
+        log = self._logs.get(shard)
+        if log is None or log.cut_count % 2 or self._is_closed:
+            return None
+        reader = RawReader(log, 0)
+        return reader.nowait(offset, max_bytes, committed=committed, ranges=ranges)
+
+    def read_stored(
+        self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
+    ) -> StoredPage:
+        """The same, read and checked first."""
+        reader = RawReader(self._log(shard), self._clock.now_ms())
+        return reader.checked(offset, max_bytes, committed=committed, ranges=ranges)
 
     def read_by_key(self, shard: str, key: bytes) -> Page:
         return self._reader(shard).by_key(key)

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import FirnError
@@ -114,6 +115,11 @@ class SegmentBytes(Protocol):
     One appender at a time; readers at any time, below the published length.
     """
 
+    is_memory: ClassVar[bool]
+    """Whether reading never waits."""
+    is_file: ClassVar[bool]
+    """Whether `range_at` gives ranges."""
+
     @property
     def where(self) -> str:
         """Names the place in errors."""
@@ -134,6 +140,12 @@ class SegmentBytes(Protocol):
 
         The last buffer may end within a batch. Raises SegmentGone when they were dropped.
         """
+
+    def read_nowait(self, position: int, size: int) -> Buffer | None:
+        """Exactly these bytes, or None where that might mean waiting for a device."""
+
+    def range_at(self, position: int, size: int) -> FileRange:
+        """These bytes as a part of a file, where they are in one: see `is_file`."""
 
     def nearer(self, point: Point, offset: int) -> Point:
         """The last batch border before the offset that is known without reading, or `point`."""

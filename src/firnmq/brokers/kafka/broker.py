@@ -291,6 +291,9 @@ def _routes(
     async def join(request: Any, header: RequestHeader, client: KafkaConnection) -> Message:
         return await group.join(request, header.api_version, header.client_id or "", client.peer)
 
+    async def fetch_records(request: Any, header: Any, client: KafkaConnection) -> Message:
+        return await fetch.handle(request, takes_ranges=client.takes_ranges)
+
     return {
         metadata.ApiVersionsRequest: api_versions,
         security.SaslHandshakeRequest: handshake,
@@ -298,7 +301,7 @@ def _routes(
         metadata.MetadataRequest: _versioned(metadata_handler.metadata),
         metadata.DescribeClusterRequest: _plain(metadata_handler.describe_cluster),
         metadata.FindCoordinatorRequest: _versioned(metadata_handler.find_coordinator),
-        produce_fetch.FetchRequest: _plain(fetch.handle),
+        produce_fetch.FetchRequest: fetch_records,
         produce_fetch.ListOffsetsRequest: _plain(lookup.list_offsets),
         produce_fetch.OffsetForLeaderEpochRequest: _plain(lookup.offset_for_leader_epoch),
         groups.JoinGroupRequest: join,

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 from firnmq.brokers.kafka.budget import ByteBudget
 from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.brokers.kafka.config import KafkaConfig
-from firnmq.brokers.kafka.protocol import Part
+from firnmq.brokers.kafka.protocol import FileRange, Part
 from firnmq.brokers.kafka.security import SaslSession
+from firnmq.brokers.kafka.sending import ResponseSender
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
@@ -139,6 +140,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """A large frame has begun and the budget has no room for it yet."""
         self._can_write = asyncio.Event()
         self._can_write.set()
+        self._sender: ResponseSender | None = None
         self._is_paused = False
         self._is_working = False
         self._closes_when_answered = False
@@ -167,21 +169,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not self._dispatcher.connected(self):
             transport.abort()
             return
+        self._sender = ResponseSender(transport, self._can_write)
         self.task = self.loop.create_task(self._serve())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._give_back_large()
         self._arrived.set()
-        self._can_write.set()
+        if self._sender is not None:
+            self._sender.close()
         self._give_up_waiting()
         self._dispatcher.disconnected(self)
 
     def pause_writing(self) -> None:
-        self._can_write.clear()
+        if self._sender is not None:
+            self._sender.transport_paused()
 
     def resume_writing(self) -> None:
-        self._can_write.set()
+        if self._sender is not None:
+            self._sender.transport_resumed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -338,6 +344,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     return
                 del frame  # Else the bytes would stay while the next request is awaited.
             await self.wait_answered()
+            await self._can_write.wait()
             self.close("the node is stopping")
         finally:
             self._give_back_unbegun()
@@ -399,6 +406,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.task.cancel()
 
     @property
+    def takes_ranges(self) -> bool:
+        """Whether responses may hold parts of files."""
+        return self._sender is not None and self._sender.takes_ranges
+
+    @property
     def is_ending(self) -> bool:
         """Whether nobody is there for an answer that takes its time."""
         return self._is_stopping or self._transport is None
@@ -430,12 +442,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 size = int.from_bytes(answer.parts[0][:_LENGTH_BYTES], "big")  # type: ignore[index]
                 sent_bytes += _LENGTH_BYTES + size
                 parts += answer.parts
-        if parts and self._transport is not None and not self._transport.is_closing():
+        sender = self._sender
+        if parts and self._transport and sender and not self._transport.is_closing():
             self._statistics.sent_bytes += sent_bytes
-            if sent_bytes <= _JOINED_BYTES_MAX:
-                self._transport.write(b"".join(parts))  # type: ignore[arg-type]
-            else:
-                self._transport.writelines(parts)  # type: ignore[arg-type]
+            sender.send(parts if sent_bytes > _JOINED_BYTES_MAX else _joined(parts))
         self._held_bytes -= answered_bytes
         self._budget.give_back(answered_bytes)
         if not outgoing:
@@ -489,6 +499,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             _log.info("connection_closed", peer=self.peer, reason=reason)
             self._transport.close()
+
+
+def _joined(parts: list[Part]) -> list[Part]:
+    if any(isinstance(part, FileRange) for part in parts):
+        return parts
+    return [b"".join(cast(list[bytes], parts))]
 
 
 def _enlarged(buffer: bytearray, size: int) -> bytearray:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from typing import NamedTuple
 
 from firnmq.adapter import EngineStorageAdapter, StorageDriverManager, Topic
 from firnmq.brokers.kafka.transactions import TransactionPartition
+from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines import Appended, RawPage, ShardStatus
 from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
 from firnmq.record import Selection, decode
+
+_PARTITIONS_CACHED_MAX = 20_000
+
+
+class StoredPartition(NamedTuple):
+    """Where a partition is kept."""
+
+    topic: Topic
+    driver: EngineStorageAdapter
+    shard: str
 
 
 class KafkaStorage:
@@ -19,6 +31,8 @@ class KafkaStorage:
     def __init__(self, manager: StorageDriverManager) -> None:
         self.manager = manager
         self.catalog = manager.catalog
+        self._partitions: dict[tuple[str, int], StoredPartition] = {}
+        """What was looked up before: a client asks for the same partitions again and again."""
 
     def topic(self, name: str) -> Topic:
         return self.catalog.get(name)
@@ -101,24 +115,36 @@ class KafkaStorage:
         self, partitions: Iterable[tuple[str, int, int]], timeout_s: float
     ) -> None:
         """Returns when one of (topic, partition, end offset) has grown beyond it, or in time."""
-        watches = []
-        for name, partition, end_offset in partitions:
-            try:
-                shard = self.shard(name, partition)
-                watches.append(self._driver(name).watch(shard, end_offset))
-            except FirnError:
-                continue  # It is gone, which the next read will say.
-        if not watches:
-            await asyncio.sleep(timeout_s)
-            return
-        waits = [asyncio.ensure_future(watch.wait()) for watch in watches]
+        loop = asyncio.get_running_loop()
+        ticket: Ticket[None] = Ticket()
+        watched: list[StoredPartition] = []
+        timer = loop.call_later(timeout_s, ticket.settle_here)
         try:
-            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            for name, index, end_offset in partitions:
+                try:
+                    stored = self.partition(name, index)
+                    if not stored.driver.watch(stored.shard, end_offset, ticket):
+                        return
+                except FirnError:
+                    continue  # It is gone, which the next read will say.
+                watched.append(stored)
+            await ticket
         finally:
-            for wait in waits:
-                wait.cancel()
-            for watch in watches:
-                watch.close()
+            timer.cancel()
+            for stored in watched:
+                stored.driver.unwatch(stored.shard, ticket)
+
+    def partition(self, name: str, index: int) -> StoredPartition:
+        """Where a partition is kept; TopicNotFound or ShardNotFound."""
+        topic = self.catalog.get(name)
+        found = self._partitions.get((name, index))
+        # A topic that was changed or made anew is another object.
+        if found is None or found.topic is not topic:
+            if len(self._partitions) >= _PARTITIONS_CACHED_MAX:
+                self._partitions.clear()
+            found = StoredPartition(topic, self._driver(name), self.shard(name, index))
+            self._partitions[name, index] = found
+        return found
 
     def _driver(self, name: str) -> EngineStorageAdapter:
         driver = self.manager.driver_of(name)

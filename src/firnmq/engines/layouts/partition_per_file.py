@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from firnmq.disk import FileCache, remove_tree
+from firnmq.disk import FileCache, FileRange, remove_tree
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta
 from firnmq.engines.state import ShardSpec
@@ -45,6 +46,9 @@ class FileBytes:
 
     __slots__ = ("_files", "_path")
 
+    is_memory: ClassVar[bool] = False
+    is_file: ClassVar[bool] = True
+
     def __init__(self, files: FileCache, path: str) -> None:
         self._files = files
         self._path = path  # Text, since a Path costs ten times the memory and shards are many.
@@ -67,6 +71,18 @@ class FileBytes:
     def read(self, position: int, size: int) -> list[Buffer]:
         try:
             return [self._files.read_at(self._path, position, size)]
+        except FileNotFoundError:
+            raise SegmentGone(self._path, "is not there") from None
+
+    def read_nowait(self, position: int, size: int) -> Buffer | None:
+        try:
+            return self._files.read_nowait(self._path, position, size)
+        except FileNotFoundError:
+            raise SegmentGone(self._path, "is not there") from None
+
+    def range_at(self, position: int, size: int) -> FileRange:
+        try:
+            return self._files.range_at(self._path, position, size)
         except FileNotFoundError:
             raise SegmentGone(self._path, "is not there") from None
 

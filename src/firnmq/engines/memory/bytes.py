@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import ClassVar
 
+from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Rows
 from firnmq.index import Point
@@ -21,6 +23,9 @@ class MemoryBytes:
     """
 
     __slots__ = ("_batches", "_positions", "_size")
+
+    is_memory: ClassVar[bool] = True
+    is_file: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._batches: list[Buffer] = []
@@ -50,6 +55,12 @@ class MemoryBytes:
             return []
         last = bisect_right(self._positions, position + size - 1)
         return self._batches[first : max(last, first + 1)]
+
+    def read_nowait(self, position: int, size: int) -> Buffer | None:
+        return None  # Batches are apart in memory; `read` gives them without waiting.
+
+    def range_at(self, position: int, size: int) -> FileRange:
+        raise NotImplementedError(f"{self.where} is no file")
 
     def nearer(self, point: Point, offset: int) -> Point:
         """The batch that holds the offset: batches of one record would make long scans."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import ClassVar
 
-from firnmq.disk import Family, KeyValueStore
+from firnmq.disk import Family, FileRange, KeyValueStore
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Rows, SegmentGone
 from firnmq.index import Point
@@ -22,6 +23,9 @@ class RowBytes:
     """A SegmentBytes in the MESSAGES family. Rows are written with the turn's index entries."""
 
     __slots__ = ("_kv", "_prefix", "_upper")
+
+    is_memory: ClassVar[bool] = False
+    is_file: ClassVar[bool] = False
 
     def __init__(self, kv: KeyValueStore, shard_uid: int, segment_seq: int) -> None:
         self._kv = kv
@@ -50,6 +54,12 @@ class RowBytes:
         if not rows or rows[0][0] != lower:
             raise SegmentGone(self.where, f"has nothing at {position}")
         return [value for _, value in rows]
+
+    def read_nowait(self, position: int, size: int) -> Buffer | None:
+        return None  # Nobody knows what RocksDB has in memory.
+
+    def range_at(self, position: int, size: int) -> FileRange:
+        raise NotImplementedError(f"{self.where} is no file")
 
     def nearer(self, point: Point, offset: int) -> Point:
         return point

@@ -2,6 +2,7 @@
 
 from firnmq.engines.shardlog.append import Append, PreparedBatch, prepare_batch, prepare_records
 from firnmq.engines.shardlog.log import Backend, ShardLog
+from firnmq.engines.shardlog.raw import RawReader
 from firnmq.engines.shardlog.read import LogReader
 from firnmq.engines.shardlog.recovery import forget_deletions_beyond_end, open_log, truncate_log
 from firnmq.engines.shardlog.turn import LogTurnHandler
@@ -12,6 +13,7 @@ __all__ = [
     "LogReader",
     "LogTurnHandler",
     "PreparedBatch",
+    "RawReader",
     "ShardLog",
     "forget_deletions_beyond_end",
     "open_log",

@@ -22,6 +22,7 @@ from firnmq.engines.shardlog.append import (
     PreparedBatch,
     merge_records,
 )
+from firnmq.engines.shardlog.known import KnownBytes
 from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
 from firnmq.engines.state import ShardSpec
 from firnmq.engines.transactions import AbortedTransactions
@@ -162,6 +163,7 @@ class ShardLog:
         "dead_keys",
         "hints",
         "holes",
+        "known",
         "lock",
         "producers",
         "refusal",
@@ -200,6 +202,8 @@ class ShardLog:
         """Who waits for the end to move; guarded by the lock above."""
         self.hints: dict[int, tuple[int, Point]] = {}
         """Where sequential readers will go on: offset → segment_seq and its batch there."""
+        self.known = KnownBytes(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
+        """What can be given out without being read."""
         self.cut_count = 0
         """Goes up when a cut begins and when it ends: odd while bytes and index are in between."""
         self.refusal: FirnError | None = None
@@ -381,6 +385,7 @@ class ShardLog:
         new = self.open_segment(active)
         self.segments = (*self.segments[:-1], old, new)
         self.tail = Tail(new, next_offset=active.base_offset)
+        self.known.begin(active.seq, Point(active.base_offset, 0))
         self._gathered_position = 0
         self._staged_index = None
         self.rows = Rows()
@@ -468,6 +473,7 @@ class ShardLog:
         self._gathered_position = tail.position
         self._synced = self._checkpoint()
         self.hints = {}
+        self.known.begin(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
         self.publish()
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
@@ -536,6 +542,8 @@ class ShardLog:
             tail.crc = chain_batch_crc(tail.crc, data)  # Its own CRC was checked or made before.
         tail.position += len(data)
         tail.next_offset = base_offset + batch.record_count
+        if tail.position >= self.known.next_border_position:
+            self.known.note_appended(Point(tail.next_offset, tail.position))
         if batch.header.producer_id >= 0:
             self.producers.note(batch.header, base_offset, data)
             self._has_staged_marker = self._has_staged_marker or batch.header.is_control

@@ -203,7 +203,7 @@ class LogReader:
             key=key,
             columns=_NO_COLUMNS,
         )
-        scan = SegmentScan(segment, Point(segment.meta.base_offset, 0), _length(view, segment))
+        scan = SegmentScan(segment, Point(segment.meta.base_offset, 0), length_of(view, segment))
         newest: tuple[int, list[Run]] | None = None
         while runs := scan.read(CHUNK_BYTES):
             columns = _decode(view, segment, runs, wanted)
@@ -235,7 +235,7 @@ class LogReader:
             self.check_bounds(start_offset)
         found: list[Columns] = []
         at = max(start_offset, view.start_offset)
-        for segment in view.segments[_segment_number(view, at) :]:
+        for segment in view.segments[segment_number(view, at) :]:
             for hit in segment.index.tagged(tag, at):
                 if hit.last_offset < at:
                     continue
@@ -293,7 +293,7 @@ class LogReader:
             point = segment.index.floor_time(timestamp_ms)
             if point is None:
                 continue
-            scan = SegmentScan(segment, point, _length(view, segment))
+            scan = SegmentScan(segment, point, length_of(view, segment))
             while runs := scan.read(CHUNK_BYTES):
                 columns = _decode(view, segment, runs, wanted)
                 if len(columns):
@@ -311,10 +311,10 @@ class LogReader:
         """
         if offset >= end:
             return
-        number = _segment_number(view, offset)
+        number = segment_number(view, offset)
         size = min(max(expected_bytes, CHUNK_BYTES_MIN), CHUNK_BYTES)
         for segment in view.segments[number:]:
-            length = _length(view, segment)
+            length = length_of(view, segment)
             if length == 0:
                 continue
             scan = SegmentScan(segment, self._point(segment, offset), length)
@@ -338,9 +338,8 @@ class LogReader:
 
     def _leave_hint(self, segment: Segment, runs: list[Run], offset: int) -> None:
         """Notes where the batch of the next offset is, so that reading on needs no index."""
+        self.leave_room_for_hint()
         hints = self._hints
-        if len(hints) >= _HINTS_MAX:
-            hints.clear()
         for run in reversed(runs):
             entry = run.entries[-1]
             if offset == entry.last_offset + 1:
@@ -354,11 +353,15 @@ class LogReader:
                 hints[offset] = (segment.meta.seq, place)
                 return
 
+    def leave_room_for_hint(self) -> None:
+        if len(self._hints) >= _HINTS_MAX:
+            self._hints.clear()
+
     def _decode_at(
         self, view: View, segment: Segment, position: int, offset: int | None, wanted: Selection
     ) -> Columns:
         """Decodes the one batch at a position that an index gave."""
-        length = _length(view, segment)
+        length = length_of(view, segment)
         if offset is None:
             scan = SegmentScan.at_position(segment, position, length)
         else:
@@ -438,12 +441,12 @@ class LogReader:
             )
 
 
-def _segment_number(view: View, offset: int) -> int:
+def segment_number(view: View, offset: int) -> int:
     found = bisect_right(view.segments, offset, key=lambda segment: segment.meta.base_offset)
     return max(found - 1, 0)
 
 
-def _length(view: View, segment: Segment) -> int:
+def length_of(view: View, segment: Segment) -> int:
     """Readable bytes of a segment."""
     if segment.meta.state is SegmentState.SEALED:
         return segment.meta.length
@@ -476,7 +479,7 @@ def _check_base(view: View, segment: Segment, run: Run) -> None:
     """Checks the first batch's base offset, which no CRC covers, by what comes after the batch."""
     entry = run.entries[0]
     end = run.position + entry.size
-    if end < _length(view, segment):
+    if end < length_of(view, segment):
         following = memoryview(run.buffer)[entry.size : entry.size + _OFFSET_BYTES]
         if len(following) < _OFFSET_BYTES:
             buffers = segment.bytes.read(end, _OFFSET_BYTES)

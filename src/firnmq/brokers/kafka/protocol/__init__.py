@@ -13,7 +13,7 @@ from firnmq.brokers.kafka.protocol.codec import (
 )
 from firnmq.brokers.kafka.protocol.errors import ErrorCode, MalformedRequest, UnsupportedVersion
 from firnmq.brokers.kafka.protocol.header import RequestHeader
-from firnmq.brokers.kafka.protocol.primitives import ZERO_UUID, FileRange, Part, Parts
+from firnmq.brokers.kafka.protocol.primitives import ZERO_UUID, Part, Parts
 from firnmq.brokers.kafka.protocol.schema import Message
 from firnmq.brokers.kafka.protocol.versions import (
     ADVERTISED,
@@ -22,6 +22,7 @@ from firnmq.brokers.kafka.protocol.versions import (
     api_versions_response,
     is_supported,
 )
+from firnmq.disk import FileRange
 
 __all__ = [
     "ADVERTISED",

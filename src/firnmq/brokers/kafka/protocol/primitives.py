@@ -11,27 +11,11 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from firnmq.disk import FileRange
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRange:
-    """Bytes of an open file that stand in a frame without having been read.
-
-    Whoever sends the frame copies them from the file to the socket, and keeps the file open
-    until then.
-    """
-
-    fd: int
-    position: int
-    size_bytes: int
-
-    def __len__(self) -> int:
-        return self.size_bytes
-
 
 Part: TypeAlias = Buffer | FileRange
 """A piece of an outgoing frame."""

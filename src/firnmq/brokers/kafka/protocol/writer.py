@@ -17,11 +17,11 @@ from firnmq.brokers.kafka.protocol.primitives import (
     INT64,
     STRING_BYTES_MAX,
     UINT32,
-    FileRange,
     Part,
     Parts,
     varint_bytes,
 )
+from firnmq.disk import FileRange
 from firnmq.errors import InvalidArgument
 
 _SIZE_BYTES = INT32.size

@@ -3,9 +3,10 @@ from typing import Any
 
 import pytest
 
-from firnmq.brokers.kafka.protocol.primitives import COPY_BYTES_MAX, FileRange
+from firnmq.brokers.kafka.protocol.primitives import COPY_BYTES_MAX
 from firnmq.brokers.kafka.protocol.reader import Reader
 from firnmq.brokers.kafka.protocol.writer import Writer
+from firnmq.disk import FileRange
 from firnmq.errors import InvalidArgument
 from tests.unit.brokers.kafka.protocol.samples import joined
 from tests.unit.brokers.kafka.protocol.test_reader import VALUES

@@ -19,11 +19,11 @@ from firnmq.brokers.kafka.protocol.primitives import (
     FRAME_BYTES_MAX,
     INT32,
     STRING_BYTES_MAX,
-    FileRange,
     Part,
     Parts,
     varint_bytes,
 )
+from firnmq.disk import FileRange
 
 _HEAD_RESPONSE_V4: Final = struct.Struct(
     ">"
