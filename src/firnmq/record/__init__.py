@@ -22,6 +22,7 @@ from firnmq.record.batch import (
 from firnmq.record.codec import (
     IS_COMPILED,
     BatchEntry,
+    BinaryViews,
     Walk,
     chain_batch_crc,
     collect,
@@ -52,6 +53,7 @@ __all__ = [
     "BatchHeader",
     "BatchTerms",
     "BinaryColumn",
+    "BinaryViews",
     "Buffer",
     "ColumnName",
     "Columns",
