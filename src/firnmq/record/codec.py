@@ -16,7 +16,7 @@ before it is used. Functions that parse return a position, or one of the negativ
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from sys import byteorder
 from typing import Any, Literal
 
@@ -1723,6 +1723,11 @@ def _collect_terms(
     tag: bytes
     offset: object
     offsets: list
+    # The tags met last, by their length and last byte, with their offsets: most batches have few
+    # tags, and comparing bytes is quicker than looking them up.
+    recent_tags: list = [b""] * 16
+    recent_offsets: list = [None] * 16
+    slot: cython.Py_ssize_t
     if span.record_count > (end - at) // _RECORD_BYTES_MIN:
         raise origin.refusal(0, "more records are counted than the batch can hold")
     for index in range(span.record_count):
@@ -1741,17 +1746,174 @@ def _collect_terms(
             if header_at < 0:
                 raise origin.refusal(0, f"record {index}: {_REASONS[header_at]}")
             if _is_tag(p, fields, tag_headers):
-                tag = _bytes(p, fields.content_at, fields.content_length)
-                offsets = tags.get(tag)  # type: ignore[assignment]
-                if offsets is None:
-                    tags[tag] = [offset]
-                elif offsets[len(offsets) - 1] is not offset:  # One record may repeat a tag.
+                slot = (fields.content_length + p[header_at - 1]) & 15
+                tag = recent_tags[slot]
+                if recent_offsets[slot] is not None and _equals(
+                    p, fields.content_at, fields.content_length, tag
+                ):
+                    offsets = recent_offsets[slot]
+                else:
+                    tag = _bytes(p, fields.content_at, fields.content_length)
+                    offsets = tags.get(tag)  # type: ignore[assignment]
+                    if offsets is None:
+                        tags[tag] = offsets = []
+                    recent_tags[slot] = tag
+                    recent_offsets[slot] = offsets
+                # One record may repeat a tag.
+                if len(offsets) == 0 or offsets[len(offsets) - 1] is not offset:
                     offsets.append(offset)
         if header_at != fields.stop:
             raise origin.refusal(0, f"record {index}: {_REASONS[_BYTES_LEFT]}")
     if at != end and (span.record_count > 0 or not is_packed):
         raise origin.refusal(0, "bytes are left over after the last record")
     return 0
+
+
+# ---------------------------------------------------------------- index entries
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_integer(
+    p: cython.p_uchar, at: cython.Py_ssize_t, value: cython.ulonglong, size: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Write a big-endian number of `size` bytes; the position after it."""
+    index: cython.Py_ssize_t
+    for index in range(size - 1, -1, -1):
+        p[at + index] = value & 0xFF
+        value >>= 8
+    return at + size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_raw(p: cython.p_uchar, at: cython.Py_ssize_t, content: bytes) -> cython.Py_ssize_t:
+    """Write bytes; the position after them."""
+    length: cython.Py_ssize_t = len(content)
+    if cython.compiled:
+        memcpy(p + at, PyBytes_AS_STRING(content), length)
+    else:
+        p[at : at + length] = content
+    return at + length
+
+
+@cython.cfunc
+@cython.inline
+def _blank(size: cython.Py_ssize_t) -> Any:
+    """Bytes to be filled before anyone sees them; interpreted, a bytearray to make bytes of."""
+    if cython.compiled:
+        return PyBytes_FromStringAndSize(cython.NULL, size)
+    else:
+        return bytearray(size)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _filling(blank: Any) -> cython.p_uchar:
+    if cython.compiled:
+        return cython.cast(cython.p_uchar, PyBytes_AS_STRING(blank))
+    else:
+        return blank
+
+
+@cython.cfunc
+@cython.inline
+def _filled(blank: Any) -> Any:
+    if cython.compiled:
+        return blank
+    else:
+        return bytes(blank)
+
+
+def key_entries(
+    prefix: bytes,
+    keys: Mapping[bytes, int],
+    base_offset: cython.longlong,
+    place: bytes,
+    term: Callable[[bytes], bytes],
+    term_bytes_max: cython.Py_ssize_t,
+) -> list[tuple[bytes, bytes]]:
+    """Entries of the key index, as docs/formats/index.md has them, of one batch.
+
+    Offsets are relative to `base_offset`, `place` is the batch's position as it is stored. A key
+    of more than `term_bytes_max` bytes is replaced by its `term`.
+    """
+    entries: list = []
+    key: bytes
+    relative: cython.longlong
+    for key, relative in keys.items():
+        if len(key) > term_bytes_max:
+            key = term(key)
+        name = _blank(len(prefix) + len(key))
+        _put_raw(_filling(name), _put_raw(_filling(name), 0, prefix), key)
+        value = _blank(8 + len(place))
+        _put_raw(
+            _filling(value), _put_integer(_filling(value), 0, base_offset + relative, 8), place
+        )
+        entries.append((_filled(name), _filled(value)))
+    return entries
+
+
+def tag_entries(
+    prefix: bytes,
+    tags: Mapping[bytes, Sequence[int]],
+    base_offset: cython.longlong,
+    place: bytes,
+    term: Callable[[bytes], bytes],
+    term_bytes_max: cython.Py_ssize_t,
+) -> list[tuple[bytes, bytes]]:
+    """Entries of the tag index, likewise; `place` begins with its own length."""
+    entries: list = []
+    tag: bytes
+    at: cython.Py_ssize_t
+    for tag, offsets in tags.items():
+        if len(tag) > term_bytes_max:
+            tag = term(tag)
+        name = _blank(len(prefix) + 2 + len(tag) + 8)
+        at = _put_raw(_filling(name), 0, prefix)
+        at = _put_integer(_filling(name), at, len(tag), 2)
+        at = _put_raw(_filling(name), at, tag)
+        _put_integer(_filling(name), at, base_offset, 8)
+        entries.append((_filled(name), _steps(place, offsets)))
+    return entries
+
+
+@cython.cfunc
+def _steps(place: bytes, offsets: Any) -> Any:
+    """A batch's place, and offsets as differences of the smallest width that will do for all."""
+    offset: cython.longlong
+    previous: cython.longlong = 0
+    largest: cython.longlong = 0
+    count: cython.Py_ssize_t = 0
+    width: cython.Py_ssize_t = 1
+    letter: cython.uchar = 66  # B
+    at: cython.Py_ssize_t
+    for offset in offsets:
+        if offset < previous:
+            raise InvalidArgument("offsets", "are not in order")
+        largest = max(largest, offset - previous)
+        previous = offset
+        count += 1
+    if largest > 0xFFFFFFFF:
+        width, letter = 8, 81  # Q
+    elif largest > 0xFFFF:
+        width, letter = 4, 73  # I
+    elif largest > 0xFF:
+        width, letter = 2, 72  # H
+    value = _blank(len(place) + 1 + count * width)
+    at = _put_raw(_filling(value), 0, place)
+    _filling(value)[at] = letter
+    at += 1
+    previous = 0
+    for offset in offsets:
+        if count > 0:  # Should there be more than before, there is no room for them.
+            at = _put_integer(_filling(value), at, offset - previous, width)
+            previous = offset
+            count -= 1
+    return _filled(value)
 
 
 # ---------------------------------------------------------------- validate
