@@ -147,6 +147,8 @@ def _discard(result: object) -> None:
 
 _INDEXED_RECORDS = 1_000
 _INDEXED_APPENDS = 100
+_SHUFFLING_FACTOR = 618_033_988_751
+"""Has no divisor in common with 10**12, so that products modulo that are all different."""
 _FEW_TAGS = tuple(f"tag-{number}" for number in range(10))
 
 
@@ -154,10 +156,13 @@ _FEW_TAGS = tuple(f"tag-{number}" for number in range(10))
 def index_cost(run: Run) -> Measured:
     """What key and tag index add to appending 1,000 records with a key and a tag each.
 
-    Keys are unique; there are ten tags. The difference of appends to two topics of one store that
-    differ only in their indexes: collecting terms, building entries and writing them to RocksDB.
+    Keys are unique and ascend; there are ten tags. The difference of appends to two topics of one
+    store that differ only in their indexes: collecting terms, building entries, writing them to
+    RocksDB.
     The topics do not sync, so that the disk's moods do not drown the difference, and the CPU time
-    of the whole process, RocksDB's background threads included, is recorded beside it.
+    of the whole process, RocksDB's background threads included, is recorded beside it; so is what
+    it takes where every record has a tag of its own, and where keys come in no order, which makes
+    RocksDB look for the place of each.
     """
     numbers = itertools.count()
     with firnmq.open(run.scratch()) as store:
@@ -166,20 +171,22 @@ def index_cost(run: Run) -> Measured:
             "plain", options={"durability": "os", "index.key": "false", "index.tag": "false"}
         )
 
-        def records(*, unique_tags: bool) -> list[NewRecord]:
+        def records(*, unique_tags: bool, shuffled_keys: bool) -> list[NewRecord]:
             made = []
             for _ in range(_INDEXED_RECORDS):
                 number = next(numbers)
                 tag = f"tag-{number:012d}" if unique_tags else _FEW_TAGS[number % len(_FEW_TAGS)]
+                if shuffled_keys:
+                    number = number * _SHUFFLING_FACTOR % 10**12
                 made.append(NewRecord(value=b"v" * 100, key=b"key-%012d" % number, tags=(tag,)))
             return made
 
-        def added(*, unique_tags: bool) -> tuple[float, float]:
+        def added(*, unique_tags: bool = False, shuffled_keys: bool = False) -> tuple[float, float]:
             """Median wall and mean CPU milliseconds of one append with indexes minus without."""
             wall: dict[str, list[float]] = {"indexed": [], "plain": []}
             cpu = {"indexed": 0.0, "plain": 0.0}
             for number in range(_INDEXED_APPENDS):
-                batch = records(unique_tags=unique_tags)
+                batch = records(unique_tags=unique_tags, shuffled_keys=shuffled_keys)
                 topics = [indexed, plain]
                 for topic in topics if number % 2 == 0 else reversed(topics):
                     cpu_before, before = time.process_time(), time.perf_counter()
@@ -193,12 +200,13 @@ def index_cost(run: Run) -> Measured:
         cpu_figures: list[float] = []
 
         def one_round() -> float:
-            wall_ms, cpu_ms = added(unique_tags=False)
+            wall_ms, cpu_ms = added()
             cpu_figures.append(cpu_ms)
             return wall_ms
 
         measured = run.repeat(one_round)
         unique = [added(unique_tags=True) for _ in range(3)]
+        shuffled = [added(shuffled_keys=True) for _ in range(3)]
     return Measured(
         value=measured.value,
         extra={
@@ -206,5 +214,7 @@ def index_cost(run: Run) -> Measured:
             "cpu_ms": median(cpu_figures),
             "unique_tags_ms": median(wall for wall, _ in unique),
             "unique_tags_cpu_ms": median(cpu for _, cpu in unique),
+            "shuffled_keys_ms": median(wall for wall, _ in shuffled),
+            "shuffled_keys_cpu_ms": median(cpu for _, cpu in shuffled),
         },
     )

@@ -1,5 +1,7 @@
 """Bytes of index entries. docs/formats/index.md has the same in prose.
 
+Entries of keys and tags, of which there are many, are put together by the codec.
+
 Every key starts with shard and segment, so that a segment's entries are one range: they are
 dropped with one range deletion and can travel with the segment.
 """
@@ -9,9 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Sequence
 from itertools import accumulate
-from operator import sub
 from sys import byteorder
 
 PREFIX = struct.Struct(
@@ -38,7 +38,6 @@ TERM_BYTES_MAX = 128
 _TERM_KEPT_BYTES = 96
 
 _BIAS = 2**63
-_WIDTHS = ((2**16, "H"), (2**32, "I"), (2**64, "Q"))
 
 
 def segment_range(shard_uid: int, segment_seq: int) -> tuple[bytes, bytes]:
@@ -105,19 +104,6 @@ def pack_place(position: int) -> bytes:
     """How a tag entry begins: its batch's position with the length of that."""
     place = short_number(position)
     return bytes((len(place),)) + place
-
-
-def pack_offsets(relative_offsets: Sequence[int]) -> bytes:
-    """How a tag entry ends: the offsets as differences of the smallest sufficient width."""
-    steps = list(map(sub, relative_offsets, (0, *relative_offsets[:-1])))
-    largest = max(steps)
-    if largest < 2**8:  # Nearly always: batches are small or tags are frequent.
-        return b"B" + bytes(steps)
-    code = next(code for limit, code in _WIDTHS if largest < limit)
-    packed = array(code, steps)
-    if byteorder == "little":
-        packed.byteswap()
-    return code.encode() + packed.tobytes()
 
 
 def unpack_offsets(entry: bytes) -> tuple[int, list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 
 from firnmq.disk import Family, KeyValueStore
@@ -18,7 +17,6 @@ from firnmq.index.layout import (
     TIME,
     U64,
     aborted_key,
-    pack_offsets,
     pack_place,
     producer_key,
     segment_range,
@@ -27,6 +25,7 @@ from firnmq.index.layout import (
     time_key,
     unpack_offsets,
 )
+from firnmq.record import key_entries, tag_entries
 
 _TAG_ENTRIES_PER_READ = 256
 _LAST = b"\xff" * 8
@@ -52,24 +51,14 @@ class RocksIndexEntries:
         self.entries.append((self._time + time_key(max_timestamp_before, offset), place))
 
     def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
-        prefix, place = self._key, short_number(position)
-        pack = struct.Struct(f">Q{len(place)}s").pack
-        self.entries += [
-            (
-                prefix + (key if len(key) <= TERM_BYTES_MAX else term(key)),
-                pack(base_offset + relative_offset, place),
-            )
-            for key, relative_offset in keys.items()
-        ]
+        place = short_number(position)
+        self.entries += key_entries(self._key, keys, base_offset, place, term, TERM_BYTES_MAX)
 
     def add_tags(
         self, tags: Mapping[bytes, Sequence[int]], base_offset: int, position: int
     ) -> None:
-        base, place = U64.pack(base_offset), pack_place(position)
-        for tag, offsets in tags.items():
-            word = term(tag)
-            key = self._tag + len(word).to_bytes(2, "big") + word + base
-            self.entries.append((key, place + pack_offsets(offsets)))
+        place = pack_place(position)
+        self.entries += tag_entries(self._tag, tags, base_offset, place, term, TERM_BYTES_MAX)
 
     def set_checkpoint(self, checkpoint: Checkpoint) -> None:
         self.entries.append((self.checkpoint_key, checkpoint.pack()))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
 
 from firnmq.errors import InvalidArgument
+from firnmq.record.codec import BinaryViews
 from firnmq.record.columns import BinaryColumn, Bytes, Columns, int32_view, int64_view
 
 TIME: Final = pa.timestamp("ms", tz="UTC")
@@ -25,33 +27,55 @@ SCHEMA: Final = pa.schema(
 )
 """What a full set of columns looks like; a column that was not decoded is left out."""
 
+_BINARY: Final = pa.binary()
+_HEADERS: Final = SCHEMA.field("headers").type
+_TAGS: Final = SCHEMA.field("tags").type
+_NO_HEADERS: Final = pa.array([], HEADER)
+_NO_TAGS: Final = pa.array([], pa.string())
 
-def to_arrow(columns: Columns) -> pa.RecordBatch:
-    """The columns' own memory as a RecordBatch; only names that are not UTF-8 are rewritten."""
+
+def to_arrow(columns: Columns, *, views: bool = False) -> pa.RecordBatch:
+    """The columns as a RecordBatch that shares their memory.
+
+    Rewritten are only names that are not UTF-8 and, unless `views` are wanted, values that are.
+    """
     arrays: dict[str, pa.Array] = {
         "offset": _fixed(pa.int64(), columns.length, columns.offset_buffer, None),
         "timestamp": _fixed(TIME, columns.length, columns.timestamp_buffer, None),
     }
     if columns.keys is not None:
-        arrays["key"] = _binary(pa.binary(), columns.keys)
+        arrays["key"] = _binary(_BINARY, columns.keys)
     if columns.values is not None:
-        arrays["value"] = _binary(pa.binary(), columns.values)
+        arrays["value"] = _values(columns.values, views)
     if columns.header_names is not None and columns.header_values is not None:
-        entries = pa.StructArray.from_arrays(
-            [_text(columns.header_names), _binary(pa.binary(), columns.header_values)],
-            fields=list(HEADER),
-        )
-        arrays["headers"] = _list(columns.length, columns.header_bounds_buffer, entries)
+        entries = _NO_HEADERS
+        if len(columns.header_names):
+            entries = pa.StructArray.from_arrays(
+                [_text(columns.header_names), _binary(_BINARY, columns.header_values)],
+                fields=list(HEADER),
+            )
+        arrays["headers"] = _list(_HEADERS, columns.length, columns.header_bounds_buffer, entries)
     if columns.tags is not None:
-        arrays["tags"] = _list(columns.length, columns.tag_bounds_buffer, _text(columns.tags))
+        tags = _text(columns.tags) if len(columns.tags) else _NO_TAGS
+        arrays["tags"] = _list(_TAGS, columns.length, columns.tag_bounds_buffer, tags)
     if columns.expiry_buffer is None:
         arrays["expire_at"] = pa.nulls(columns.length, TIME)
     else:
         arrays["expire_at"] = _fixed(
             TIME, columns.length, columns.expiry_buffer, columns.expiry_validity
         )
-    schema = pa.schema([field for field in SCHEMA if field.name in arrays])
-    return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+    has_views = "value" in arrays and arrays["value"].type == pa.binary_view()
+    schema = _schema(tuple(arrays), has_views)
+    return pa.RecordBatch.from_arrays(list(arrays.values()), schema=schema)
+
+
+@cache
+def _schema(names: tuple[str, ...], has_views: bool) -> pa.Schema:
+    """The part of the schema with these columns, which are in its order."""
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    if has_views:
+        schema = schema.set(names.index("value"), pa.field("value", pa.binary_view()))
+    return schema
 
 
 def table_of(parts: Sequence[Columns]) -> pa.Table:
@@ -108,6 +132,17 @@ def _binary(kind: Any, column: BinaryColumn) -> pa.Array:
     return pa.Array.from_buffers(kind, len(column), buffers, column.null_count)
 
 
+def _values(column: BinaryColumn | BinaryViews, views: bool) -> pa.Array:
+    if isinstance(column, BinaryColumn):
+        return _binary(_BINARY, column)
+    if not views:
+        return _binary(_BINARY, column.gathered())
+    bitmap = None if column.validity is None else pa.py_buffer(column.validity)
+    sources = map(pa.py_buffer, column.source_buffers())
+    buffers = [bitmap, pa.py_buffer(column.views_buffer), *sources]
+    return pa.Array.from_buffers(pa.binary_view(), len(column), buffers, column.null_count)
+
+
 def _text(column: BinaryColumn) -> pa.Array:
     """As strings. Only plain ASCII is known to be valid entry by entry without a look at each."""
     if bytes(column.data).isascii():
@@ -116,8 +151,7 @@ def _text(column: BinaryColumn) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _list(length: int, bounds: Bytes | None, entries: pa.Array) -> pa.Array:
-    kind = pa.list_(HEADER) if pa.types.is_struct(entries.type) else pa.list_(pa.string())
+def _list(kind: Any, length: int, bounds: Bytes | None, entries: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(
         kind, length, [None, pa.py_buffer(bounds)], null_count=0, children=[entries]
     )

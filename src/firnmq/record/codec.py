@@ -16,7 +16,8 @@ before it is used. Functions that parse return a position, or one of the negativ
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from sys import byteorder
 from typing import Any, Literal
 
 import cython
@@ -83,6 +84,9 @@ _EXPIRY_DIGITS_MAX = cython.declare(cython.Py_ssize_t, len(str(EXPIRE_AT_MS_MAX)
 
 # What `checked` adds to the lengths of key and value.
 _CHECKED_OVERHEAD = cython.declare(cython.Py_ssize_t, RECORD_OVERHEAD_BYTES)
+# From this length of a record on its value is not copied: below it, copying the value now costs
+# no more than finding it again later.
+_VIEWED_BYTES_MIN = cython.declare(cython.Py_ssize_t, 256)
 # Room for a record besides key, value and headers: five lengths, two deltas, one byte.
 _RECORD_OVERHEAD = cython.declare(cython.Py_ssize_t, 48)
 # Room for the two lengths of a header.
@@ -131,6 +135,7 @@ class _View:
 
     if cython.compiled:
         raw: Py_buffer
+    owner: Any
     p: cython.p_uchar
     size: cython.Py_ssize_t
     is_open: cython.bint
@@ -146,6 +151,7 @@ def _view(buffer: Any) -> _View:
     # A function instead of a constructor, here and below, saves packing and turning its arguments
     # into objects.
     view: _View = _View.__new__(_View)
+    view.owner = buffer
     if cython.compiled:
         PyObject_GetBuffer(buffer, cython.address(view.raw), PyBUF_SIMPLE)
         view.is_open = True
@@ -202,7 +208,7 @@ class _Store:
 
     @cython.cfunc
     def finish(self, count: cython.Py_ssize_t) -> Any:
-        """The array with its first `count` items; this object must not be used afterwards."""
+        """The array with its first `count` items; nothing may be added afterwards."""
         self.resize(count)
         return self.owner
 
@@ -1007,6 +1013,175 @@ def _strings(size: cython.Py_ssize_t) -> _Strings:
     return strings
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _word(p: cython.p_uchar, at: cython.Py_ssize_t, length: cython.Py_ssize_t) -> cython.int:
+    """Up to four bytes, and zeros after them, as they would lie in memory."""
+    word: cython.int = 0
+    if cython.compiled:
+        if length >= 4:
+            memcpy(cython.address(word), p + at, 4)
+        elif length > 0:
+            memcpy(cython.address(word), p + at, length)
+        return word
+    else:
+        content = bytes(p[at : at + min(max(length, 0), 4)]).ljust(4, b"\0")
+        return int.from_bytes(content, byteorder, signed=True)
+
+
+@cython.final
+@cython.cclass
+class BinaryViews:
+    """Byte strings that stay where they are, some of which may be null: Arrow's binary view.
+
+    The views are four 32-bit numbers per entry. The first is its length. Up to twelve bytes follow
+    in the view itself; of a longer entry there are its first four bytes, the number of its source
+    and where it begins there. The sources stay open, and must not be written to.
+    """
+
+    length = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    null_count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    validity = cython.declare(object, visibility="readonly")
+    content_bytes = cython.declare(cython.longlong, visibility="readonly")
+    views: _Store
+    bits: _Bits
+    sources: list
+    source_bytes: cython.longlong
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: cython.Py_ssize_t) -> bytes | None:
+        if index < 0 or index >= self.length:
+            raise IndexError(index)
+        return self.entry(_view(self.views.owner), index)
+
+    @property
+    def views_buffer(self) -> Any:
+        """The views in Arrow's layout."""
+        return memoryview(self.views.owner).toreadonly()
+
+    def source_buffers(self) -> list[Buffer]:
+        """The buffers that the views refer to by their number."""
+        source: _View
+        owners: list = []
+        for source in self.sources:
+            owners.append(source.owner)
+        return owners
+
+    def entries(self) -> list[bytes | None]:
+        """All entries."""
+        inline: _View = _view(self.views.owner)
+        index: cython.Py_ssize_t
+        found: list = []
+        for index in range(self.length):
+            found.append(self.entry(inline, index))
+        return found
+
+    def gathered(self) -> BinaryColumn:
+        """The same entries copied into one buffer, for what cannot read views."""
+        strings: _Strings = _strings(self.content_bytes)
+        inline: _View = _view(self.views.owner)
+        source: _View
+        number: cython.Py_ssize_t = -1
+        last_number: cython.Py_ssize_t = -1
+        index: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        views: cython.p_int = self.views.p32
+        source = inline
+        strings.bounds.reserve(self.length + 1)
+        for index in range(self.length):
+            size = views[4 * index]
+            if size > 12:
+                number = views[4 * index + 2]
+                if number != last_number:
+                    source = self.sources[number]
+                    last_number = number
+                strings.add(source.p, views[4 * index + 3], size, source.size)
+            elif self.null_count > 0 and self.is_null(index):
+                strings.add(inline.p, 0, -1, 0)
+            else:
+                strings.add(inline.p, 16 * index + 4, size, inline.size)
+        return strings.finish()
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def is_null(self, index: cython.Py_ssize_t) -> cython.bint:
+        return (self.bits.store.p8[index >> 3] >> (index & 7)) & 1 == 0
+
+    @cython.cfunc
+    def entry(self, inline: _View, index: cython.Py_ssize_t) -> Any:
+        source: _View
+        size: cython.Py_ssize_t = self.views.p32[4 * index]
+        if self.null_count > 0 and self.is_null(index):
+            return None
+        if size <= 12:
+            return _bytes(inline.p, 16 * index + 4, size)
+        source = self.sources[self.views.p32[4 * index + 2]]
+        return _bytes(source.p, self.views.p32[4 * index + 3], size)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def open_source(self, source: _View) -> cython.int:
+        """What is added from here on lies in `source`."""
+        if len(self.sources) == 0 or self.sources[len(self.sources) - 1] is not source:
+            self.sources.append(source)
+            self.source_bytes += source.size
+        return 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(-1)
+    def add(
+        self, p: cython.p_uchar, at: cython.Py_ssize_t, length: cython.Py_ssize_t
+    ) -> cython.int:
+        """Append the bytes at `at` of the source; a negative length appends null."""
+        row: cython.Py_ssize_t = 4 * self.length
+        if row + 4 > self.views.capacity:
+            self.views.reserve(row + 64)
+        if length > 12:
+            self.views.p32[row] = length
+            self.views.p32[row + 1] = _word(p, at, 4)
+            self.views.p32[row + 2] = len(self.sources) - 1
+            self.views.p32[row + 3] = at
+            self.content_bytes += length
+        else:
+            self.views.p32[row] = max(length, 0)
+            self.views.p32[row + 1] = _word(p, at, length)
+            self.views.p32[row + 2] = _word(p, at + 4, length - 4)
+            self.views.p32[row + 3] = _word(p, at + 8, length - 8)
+            self.content_bytes += max(length, 0)
+        if length < 0 or self.bits.null_count > 0:
+            self.bits.put(self.length, length >= 0)
+        self.length += 1
+        return 0
+
+    @cython.cfunc
+    def finish(self) -> Any:
+        """This column, or a copy of its entries where they are few in the sources they hold."""
+        self.views.resize(4 * self.length)
+        self.null_count = self.bits.null_count
+        validity = self.bits.finish(self.length)
+        self.validity = None if validity is None else memoryview(validity).toreadonly()
+        if 2 * self.content_bytes < self.source_bytes:
+            return self.gathered()
+        return self
+
+
+@cython.cfunc
+def _binary_views() -> BinaryViews:
+    """A column of views without entries."""
+    column: BinaryViews = BinaryViews.__new__(BinaryViews)
+    column.length = 0
+    column.content_bytes = 0
+    column.views = _store(4, 0)
+    column.bits = _bits()
+    column.sources = []
+    column.source_bytes = 0
+    return column
+
+
 @cython.final
 @cython.cclass
 class _Lists:
@@ -1063,22 +1238,31 @@ class _Rows:
     offsets: _Store
     timestamps: _Store
     keys: _Strings
+    is_started: cython.bint
+    has_views: cython.bint
     values: _Strings
+    views: BinaryViews
     has_lists: cython.bint
     lists: _Lists
     has_expiry: cython.bint
     expiries: _Store
     expiry_bits: _Bits
 
-    def __init__(self, value_bytes: cython.Py_ssize_t) -> None:
-        self.count = 0
-        self.encoded_bytes = 0
-        self.offsets = _store(8, 0)
-        self.timestamps = _store(8, 0)
-        self.keys = _strings(0)
-        self.values = _strings(value_bytes)
-        self.has_lists = False
-        self.has_expiry = False
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def start(
+        self, plan: _Plan, payload_bytes: cython.Py_ssize_t, record_count: cython.longlong
+    ) -> cython.int:
+        """Get ready for batches like the first one, whose records are so long and so many."""
+        self.is_started = True
+        if plan.is_sparse or not plan.has_values:
+            return 0
+        if plan.may_view and payload_bytes >= record_count * _VIEWED_BYTES_MIN:
+            self.has_views = True
+            self.views = _binary_views()
+        else:
+            self.values.content.reserve(min(plan.total_bytes, plan.max_bytes))
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -1086,7 +1270,10 @@ class _Rows:
         self.offsets.reserve(rows)
         self.timestamps.reserve(rows)
         self.keys.bounds.reserve(rows + 1)
-        self.values.bounds.reserve(rows + 1)
+        if self.has_views:
+            self.views.views.reserve(4 * rows)
+        else:
+            self.values.bounds.reserve(rows + 1)
         return 0
 
     @cython.cfunc
@@ -1110,7 +1297,10 @@ class _Rows:
         if plan.has_keys:
             self.keys.add(p, fields.key_at, fields.key_length, fields.stop)
         if plan.has_values:
-            self.values.add(p, fields.value_at, fields.value_length, fields.stop)
+            if self.has_views:
+                self.views.add(p, fields.value_at, fields.value_length)
+            else:
+                self.values.add(p, fields.value_at, fields.value_length, fields.stop)
         if fields.header_count > 0 or self.has_lists:
             if not self.has_lists:
                 self.lists = _Lists(row)
@@ -1145,6 +1335,9 @@ class _Rows:
         names: Any = None
         contents: Any = None
         tags: Any = None
+        values: Any = None
+        if plan.has_values:
+            values = self.views.finish() if self.has_views else self.values.finish()
         if plan.has_headers:
             header_bounds = (
                 self.lists.header_bounds.finish(count + 1)
@@ -1165,7 +1358,7 @@ class _Rows:
             self.offsets.finish(count),
             self.timestamps.finish(count),
             self.keys.finish() if plan.has_keys else None,
-            self.values.finish() if plan.has_values else None,
+            values,
             header_bounds,
             names,
             contents,
@@ -1177,6 +1370,22 @@ class _Rows:
             bool(plan.is_limited),
             self.encoded_bytes,
         )
+
+
+@cython.cfunc
+def _rows() -> _Rows:
+    rows: _Rows = _Rows.__new__(_Rows)
+    rows.count = 0
+    rows.encoded_bytes = 0
+    rows.offsets = _store(8, 0)
+    rows.timestamps = _store(8, 0)
+    rows.keys = _strings(0)
+    rows.is_started = False
+    rows.has_views = False
+    rows.values = _strings(0)
+    rows.has_lists = False
+    rows.has_expiry = False
+    return rows
 
 
 @cython.final
@@ -1206,6 +1415,8 @@ class _Plan:
     has_headers: cython.bint
     has_tags: cython.bint
     is_sparse: cython.bint
+    may_view: cython.bint
+    total_bytes: cython.Py_ssize_t
     next_offset: cython.longlong
     is_limited: cython.bint
     # Facts about the record whose headers were scanned last.
@@ -1244,6 +1455,7 @@ class _Plan:
         self.has_tags = "tags" in columns
         # Few records are expected to match, so no room is made for all of them.
         self.is_sparse = self.key is not None or self.tag is not None or self.max_records < 100
+        self.total_bytes = 0
         self.next_offset = self.start_offset
         self.is_limited = False
 
@@ -1316,15 +1528,19 @@ def decode(
     Each buffer holds one or more whole batches, and offsets rise from batch to batch. Bytes that
     are not such batches raise Corruption, or InvalidRecord if `source` is "client". Records before
     the selection's start are stepped over, not judged.
+
+    Values that are not short are left where they are, unless only few are taken: the columns keep
+    the buffers, or what was decompressed from them, open and refer to them. Nothing may be written
+    to such a buffer.
     """
     plan: _Plan = _Plan(selection)
     origin: _Origin = _Origin(source, where)
     fields: _Fields = _Fields.__new__(_Fields)
-    rows: _Rows
+    rows: _Rows = _rows()
     view: _View
     span: BatchEntry
     position: cython.Py_ssize_t
-    total: cython.Py_ssize_t = 0
+    largest: cython.Py_ssize_t = max_decompressed
     must_verify: cython.bint = verify
     is_done: cython.bint = False
     last_offset: cython.longlong = -1
@@ -1333,8 +1549,9 @@ def decode(
     for buffer in batches:
         view = _view(buffer)
         views.append(view)
-        total += view.size
-    rows = _Rows(0 if plan.is_sparse or not plan.has_values else min(total, plan.max_bytes))
+        largest = max(largest, view.size)
+        plan.total_bytes += view.size
+    plan.may_view = largest <= COLUMN_BYTES_MAX
     for index in range(len(views)):
         buffer = batches[index]
         view = views[index]
@@ -1404,6 +1621,10 @@ def _decode_batch(
     delta: cython.longlong
     if span.record_count > (end - at) // _RECORD_BYTES_MIN:
         raise origin.refusal(span.position, "more records are counted than the batch can hold")
+    if not rows.is_started:
+        rows.start(plan, end - at, span.record_count)
+    if rows.has_views:
+        rows.views.open_source(view)
     if not plan.is_sparse:
         rows.reserve(rows.count + min(span.record_count, plan.max_records - rows.count))
     for index in range(span.record_count):
@@ -1502,6 +1723,11 @@ def _collect_terms(
     tag: bytes
     offset: object
     offsets: list
+    # The tags met last, by their length and last byte, with their offsets: most batches have few
+    # tags, and comparing bytes is quicker than looking them up.
+    recent_tags: list = [b""] * 16
+    recent_offsets: list = [None] * 16
+    slot: cython.Py_ssize_t
     if span.record_count > (end - at) // _RECORD_BYTES_MIN:
         raise origin.refusal(0, "more records are counted than the batch can hold")
     for index in range(span.record_count):
@@ -1520,17 +1746,174 @@ def _collect_terms(
             if header_at < 0:
                 raise origin.refusal(0, f"record {index}: {_REASONS[header_at]}")
             if _is_tag(p, fields, tag_headers):
-                tag = _bytes(p, fields.content_at, fields.content_length)
-                offsets = tags.get(tag)  # type: ignore[assignment]
-                if offsets is None:
-                    tags[tag] = [offset]
-                elif offsets[len(offsets) - 1] is not offset:  # One record may repeat a tag.
+                slot = (fields.content_length + p[header_at - 1]) & 15
+                tag = recent_tags[slot]
+                if recent_offsets[slot] is not None and _equals(
+                    p, fields.content_at, fields.content_length, tag
+                ):
+                    offsets = recent_offsets[slot]
+                else:
+                    tag = _bytes(p, fields.content_at, fields.content_length)
+                    offsets = tags.get(tag)  # type: ignore[assignment]
+                    if offsets is None:
+                        tags[tag] = offsets = []
+                    recent_tags[slot] = tag
+                    recent_offsets[slot] = offsets
+                # One record may repeat a tag.
+                if len(offsets) == 0 or offsets[len(offsets) - 1] is not offset:
                     offsets.append(offset)
         if header_at != fields.stop:
             raise origin.refusal(0, f"record {index}: {_REASONS[_BYTES_LEFT]}")
     if at != end and (span.record_count > 0 or not is_packed):
         raise origin.refusal(0, "bytes are left over after the last record")
     return 0
+
+
+# ---------------------------------------------------------------- index entries
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_integer(
+    p: cython.p_uchar, at: cython.Py_ssize_t, value: cython.ulonglong, size: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Write a big-endian number of `size` bytes; the position after it."""
+    index: cython.Py_ssize_t
+    for index in range(size - 1, -1, -1):
+        p[at + index] = value & 0xFF
+        value >>= 8
+    return at + size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_raw(p: cython.p_uchar, at: cython.Py_ssize_t, content: bytes) -> cython.Py_ssize_t:
+    """Write bytes; the position after them."""
+    length: cython.Py_ssize_t = len(content)
+    if cython.compiled:
+        memcpy(p + at, PyBytes_AS_STRING(content), length)
+    else:
+        p[at : at + length] = content
+    return at + length
+
+
+@cython.cfunc
+@cython.inline
+def _blank(size: cython.Py_ssize_t) -> Any:
+    """Bytes to be filled before anyone sees them; interpreted, a bytearray to make bytes of."""
+    if cython.compiled:
+        return PyBytes_FromStringAndSize(cython.NULL, size)
+    else:
+        return bytearray(size)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _filling(blank: Any) -> cython.p_uchar:
+    if cython.compiled:
+        return cython.cast(cython.p_uchar, PyBytes_AS_STRING(blank))
+    else:
+        return blank
+
+
+@cython.cfunc
+@cython.inline
+def _filled(blank: Any) -> Any:
+    if cython.compiled:
+        return blank
+    else:
+        return bytes(blank)
+
+
+def key_entries(
+    prefix: bytes,
+    keys: Mapping[bytes, int],
+    base_offset: cython.longlong,
+    place: bytes,
+    term: Callable[[bytes], bytes],
+    term_bytes_max: cython.Py_ssize_t,
+) -> list[tuple[bytes, bytes]]:
+    """Entries of the key index, as docs/formats/index.md has them, of one batch.
+
+    Offsets are relative to `base_offset`, `place` is the batch's position as it is stored. A key
+    of more than `term_bytes_max` bytes is replaced by its `term`.
+    """
+    entries: list = []
+    key: bytes
+    relative: cython.longlong
+    for key, relative in keys.items():
+        if len(key) > term_bytes_max:
+            key = term(key)
+        name = _blank(len(prefix) + len(key))
+        _put_raw(_filling(name), _put_raw(_filling(name), 0, prefix), key)
+        value = _blank(8 + len(place))
+        _put_raw(
+            _filling(value), _put_integer(_filling(value), 0, base_offset + relative, 8), place
+        )
+        entries.append((_filled(name), _filled(value)))
+    return entries
+
+
+def tag_entries(
+    prefix: bytes,
+    tags: Mapping[bytes, Sequence[int]],
+    base_offset: cython.longlong,
+    place: bytes,
+    term: Callable[[bytes], bytes],
+    term_bytes_max: cython.Py_ssize_t,
+) -> list[tuple[bytes, bytes]]:
+    """Entries of the tag index, likewise; `place` begins with its own length."""
+    entries: list = []
+    tag: bytes
+    at: cython.Py_ssize_t
+    for tag, offsets in tags.items():
+        if len(tag) > term_bytes_max:
+            tag = term(tag)
+        name = _blank(len(prefix) + 2 + len(tag) + 8)
+        at = _put_raw(_filling(name), 0, prefix)
+        at = _put_integer(_filling(name), at, len(tag), 2)
+        at = _put_raw(_filling(name), at, tag)
+        _put_integer(_filling(name), at, base_offset, 8)
+        entries.append((_filled(name), _steps(place, offsets)))
+    return entries
+
+
+@cython.cfunc
+def _steps(place: bytes, offsets: Any) -> Any:
+    """A batch's place, and offsets as differences of the smallest width that will do for all."""
+    offset: cython.longlong
+    previous: cython.longlong = 0
+    largest: cython.longlong = 0
+    count: cython.Py_ssize_t = 0
+    width: cython.Py_ssize_t = 1
+    letter: cython.uchar = 66  # B
+    at: cython.Py_ssize_t
+    for offset in offsets:
+        if offset < previous:
+            raise InvalidArgument("offsets", "are not in order")
+        largest = max(largest, offset - previous)
+        previous = offset
+        count += 1
+    if largest > 0xFFFFFFFF:
+        width, letter = 8, 81  # Q
+    elif largest > 0xFFFF:
+        width, letter = 4, 73  # I
+    elif largest > 0xFF:
+        width, letter = 2, 72  # H
+    value = _blank(len(place) + 1 + count * width)
+    at = _put_raw(_filling(value), 0, place)
+    _filling(value)[at] = letter
+    at += 1
+    previous = 0
+    for offset in offsets:
+        if count > 0:  # Should there be more than before, there is no room for them.
+            at = _put_integer(_filling(value), at, offset - previous, width)
+            previous = offset
+            count -= 1
+    return _filled(value)
 
 
 # ---------------------------------------------------------------- validate

@@ -13,6 +13,8 @@ from firnmq.record.types import Headers, Record
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from firnmq.record.codec import BinaryViews
+
 Bytes: TypeAlias = "bytes | bytearray | memoryview | array[int]"
 """Memory of a column: whatever the codec or pyarrow made it in."""
 
@@ -78,7 +80,8 @@ class Columns:
     timestamp_buffer: Bytes
     """int64, milliseconds."""
     keys: BinaryColumn | None
-    values: BinaryColumn | None
+    values: BinaryColumn | BinaryViews | None
+    """Views if decoding did not copy the values, but refers to the buffers they came in."""
     header_bounds_buffer: Bytes | None
     """int32: record i has the headers from bound i to bound i + 1."""
     header_names: BinaryColumn | None
@@ -167,11 +170,15 @@ class Columns:
             )
         ]
 
-    def to_arrow(self) -> pa.RecordBatch:
-        """The same memory as a pyarrow RecordBatch."""
+    def to_arrow(self, *, views: bool = False) -> pa.RecordBatch:
+        """A pyarrow RecordBatch of the same memory, but for values: they are copied to be binary.
+
+        With `views`, values are binary views wherever decoding left them in place, and no byte is
+        copied. Not everything that reads Arrow can read views.
+        """
         from firnmq.record.arrow import to_arrow
 
-        return to_arrow(self)
+        return to_arrow(self, views=views)
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch) -> Columns:

@@ -8,31 +8,16 @@ from firnmq.index import Checkpoint
 from firnmq.index.layout import (
     PREFIX,
     TERM_BYTES_MAX,
-    pack_offsets,
-    pack_place,
     segment_range,
     shard_range,
     short_number,
     term,
     time_key,
-    unpack_offsets,
 )
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
-rising = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**31)), min_size=1).map(
-    lambda steps: sorted(set(steps))
-)
-
-
-@given(u64, rising)
-def test_tag_entries_come_back(position: int, offsets: list[int]) -> None:
-    assert unpack_offsets(pack_place(position) + pack_offsets(offsets)) == (position, offsets)
-
-
-def test_tag_entries_of_neighbours_are_small() -> None:
-    assert len(pack_offsets(range(200))) < 210
 
 
 @given(u64)

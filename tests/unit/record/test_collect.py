@@ -3,7 +3,7 @@ from types import ModuleType
 import pytest
 
 from firnmq.errors import Corruption, InvalidRecord
-from firnmq.record import Compression
+from firnmq.record import Compression, NewRecord
 from tests.unit.record.batches import made, record
 from tests.unit.record.test_decode import BAD
 
@@ -57,3 +57,17 @@ def test_the_crc_is_checked_on_request(codec: ModuleType) -> None:
     assert len(codec.collect(damaged).keys) == 1
     with pytest.raises(Corruption, match="crc"):
         codec.collect(damaged, verify=True)
+
+
+def test_more_tags_than_are_remembered(codec: ModuleType) -> None:
+    """Tags of the same length and last byte push each other out, and all are still found."""
+    names = ["", *(f"{number:03d}{letter}" for number in range(40) for letter in "ab")]
+    records = [
+        NewRecord(value=b"v", tags=(names[number % 81], names[number * 7 % 81], ""))
+        for number in range(400)
+    ]
+    expected: dict[bytes, list[int]] = {}
+    for number, made_record in enumerate(records):
+        for tag in dict.fromkeys(made_record.tags):
+            expected.setdefault(tag.encode(), []).append(number)
+    assert codec.collect(codec.encode(records, now_ms=0)).tags == expected
