@@ -143,7 +143,7 @@ def test_stopping_answers_what_has_begun_and_frees_the_directory(tmp_path: Path)
     served = Served(tmp_path / "data")
     host, _, port = served.kafka.rpartition(":")
     idle = socket.create_connection((host, int(port)), 10)
-    AdminClient({"bootstrap.servers": served.kafka}).list_topics(timeout=10)
+    AdminClient({"bootstrap.servers": served.kafka}).list_topics(timeout=60)
     assert served.stop() == 0
     assert idle.recv(1) == b""
     idle.close()

@@ -21,7 +21,7 @@ import kafka.errors
 
 from tests.integration.kafka.rows import Row, Seen
 
-READ_TIMEOUT_S = 20
+READ_TIMEOUT_S = 60
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ACKS = ("0", "1", "all")
 

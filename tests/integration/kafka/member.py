@@ -13,7 +13,9 @@ import signal
 import sys
 from typing import Any
 
-SESSION_MS = 2_000
+SESSION_MS = 60_000
+"""Nobody is taken for dead because the machine is busy; who is to be missed soon is told so."""
+
 HEARTBEAT_MS = 300
 
 
@@ -95,8 +97,13 @@ def run_kafka_python(options: argparse.Namespace) -> None:
     assignment = Assignment()
     try:
         while True:
-            # Shorter than a rebalance, its time-out makes this client lose the assignment.
-            batches = consumer.poll(timeout_ms=500)
+            try:
+                # Shorter than a rebalance, its time-out makes this client lose the assignment.
+                batches = consumer.poll(timeout_ms=500)
+            except kafka.errors.RetriableError:
+                # While a node is away, this client hands failed look-ups of the coordinator to
+                # its caller, who is to poll again; the member stays in the group.
+                continue
             assignment.update(consumer.assignment())
             for records in batches.values():
                 for record in records:

@@ -10,7 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-WAIT_TIMEOUT_S = 25
+WAIT_TIMEOUT_S = 120
+"""Only a test that fails waits for so long; where the machine is busy, seconds pass unnoticed."""
+
+LIFE_CHECK_S = 1
+"""How soon a wait notices that a member's process has ended."""
 
 
 class Member:
@@ -18,6 +22,7 @@ class Member:
 
     def __init__(self, crew: Crew, client: str, extra: Sequence[str]) -> None:
         self._crew = crew
+        self._is_wanted = True
         self.assigned: list[int] = []
         self.assignments: list[list[int]] = []
         """Every assignment it ever had, in order."""
@@ -40,10 +45,17 @@ class Member:
             listener.start()
 
     def leave(self) -> None:
+        self._is_wanted = False
         self._end(signal.SIGTERM)
 
     def crash(self) -> None:
+        self._is_wanted = False
         self._end(signal.SIGKILL)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process has ended though nobody told it to."""
+        return self._is_wanted and self._process.poll() is not None
 
     @property
     def errors(self) -> str:
@@ -105,7 +117,8 @@ class Crew:
             while not condition():
                 left_s = deadline - time.monotonic()
                 assert left_s > 0, self._describe()
-                self.changed.wait(left_s)
+                assert not any(member.is_lost for member in self._members), self._describe()
+                self.changed.wait(min(left_s, LIFE_CHECK_S))
 
     def wait_sizes(self, partitions: int, *sizes: tuple[Member, int]) -> None:
         """Returns when the members share all partitions with so many each."""

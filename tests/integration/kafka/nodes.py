@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
-START_TIMEOUT_S = 30
-STOP_TIMEOUT_S = 20
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
 QUICK = {
     "FIRN_GROUPS_SESSION_TIMEOUT_MIN_MS": "1000",
     "FIRN_GROUPS_INITIAL_REBALANCE_DELAY_MS": "0",

@@ -8,7 +8,7 @@ from typing import Self
 
 import confluent_kafka
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 class Steady:

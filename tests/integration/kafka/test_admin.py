@@ -28,7 +28,7 @@ from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.kafka.rows import BASE_MS, numbered
 
 NewName = Callable[[], str]
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def kcat(node: NodeProcess, *options: str, stdin: str = "") -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
     return done.stdout

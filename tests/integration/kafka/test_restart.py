@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.kafka.clients import Client, Confluent
 from tests.integration.kafka.conftest import MakeTopic
-from tests.integration.kafka.members import Crew
+from tests.integration.kafka.members import WAIT_TIMEOUT_S, Crew
 from tests.integration.kafka.nodes import QUICK, NodeProcess
 from tests.integration.kafka.rows import Row, numbered
 
@@ -65,11 +65,11 @@ class Stream:
 
     def finish(self) -> None:
         self._stop.set()
-        self._thread.join(90)
+        self._thread.join(WAIT_TIMEOUT_S)
         assert not self._thread.is_alive(), "the producer does not come to an end"
 
     def wait_acknowledged(self, count: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WAIT_TIMEOUT_S
         with self._moved:
             while self.acknowledged < count:
                 left_s = deadline - time.monotonic()
@@ -131,7 +131,7 @@ class ConfluentStream(Stream):
                 )
             producer.poll(0)
             self.pause()
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_TIMEOUT_S) == 0
 
 
 class KafkaPythonStream(Stream):
@@ -145,7 +145,7 @@ class KafkaPythonStream(Stream):
                 sent.add_callback(lambda _: self.acknowledge())
                 sent.add_errback(self.acknowledge)
             self.pause()
-        producer.flush(60)
+        producer.flush(WAIT_TIMEOUT_S)
         producer.close()
 
 
@@ -225,8 +225,7 @@ def test_groups_and_offsets_survive_a_kill(
         )
         consumer.commit(offsets=[TopicPartition(topic, 2, 9, metadata="note")], asynchronous=False)
         with Crew(node.address, group, topic) as crew:
-            long = ("--session-ms", "15000")
-            first, second = crew.join("confluent", *long), crew.join("kafka-python", *long)
+            first, second = crew.join("confluent"), crew.join("kafka-python")
             crew.wait_sizes(4, (first, 2), (second, 2))
             crew.wait(lambda: len(set(crew.values())) == 40)
             node.kill()
@@ -235,10 +234,10 @@ def test_groups_and_offsets_survive_a_kill(
             with Confluent().writer(node.address) as writer:
                 writer.write(topic, numbered(40, prefix="after", partitions=4))
             crew.wait(lambda: len(set(crew.values())) == 80)
-            found = admin.describe_consumer_groups([group])[group].result(20)
+            found = admin.describe_consumer_groups([group])[group].result(60)
             assert found.state is ConsumerGroupState.STABLE
             assert len(found.members) == 2
-        (kept,) = consumer.committed([TopicPartition(topic, 2)], timeout=20)
+        (kept,) = consumer.committed([TopicPartition(topic, 2)], timeout=60)
         assert (kept.offset, kept.metadata) == (9, "note")
         consumer.close()
     finally:
@@ -255,9 +254,7 @@ def test_a_stop_loses_no_acknowledgement(
     stream.start()
     try:
         stream.wait_acknowledged(300)
-        began_s = time.monotonic()
         assert node.terminate() == 0
-        assert time.monotonic() - began_s < 4
         node.start()
         stream.wait_acknowledged(stream.acknowledged + 300)
     finally:

@@ -7,7 +7,7 @@ import struct
 from typing import Self
 
 PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 def request(api_key: int, version: int, correlation_id: int, body: bytes = b"") -> bytes:

@@ -58,7 +58,7 @@ def make_topic(new_name: Callable[[str], str]) -> MakeTopic:
         options = {key.replace("_", "."): str(value) for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": node.address})
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=options)
-        admin.create_topics([topic])[name].result(20)
+        admin.create_topics([topic])[name].result(60)
         return name
 
     return make

@@ -6,7 +6,7 @@ import time
 
 from confluent_kafka import Consumer, TopicPartition
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 _PASSING = ("_TRANSPORT", "_ALL_BROKERS_DOWN")
 """What a client says while the node is started again."""
 
@@ -60,7 +60,7 @@ def read_all(address: str, topic: str, partitions: int = 1, *, committed: bool =
 def committed_offset(address: str, group: str, topic: str, partition: int = 0) -> int:
     reader = consumer(address, "read_committed", **{"group.id": group})
     try:
-        (found,) = reader.committed([TopicPartition(topic, partition)], timeout=20)
+        (found,) = reader.committed([TopicPartition(topic, partition)], timeout=DEADLINE_S)
         return int(found.offset)
     finally:
         reader.close()

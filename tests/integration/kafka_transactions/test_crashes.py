@@ -38,7 +38,7 @@ def test_a_transaction_goes_on_after_the_node_was_killed(
     own_node.start()
     assert read_all(own_node.address, topic, 2) == []
     write(sender, topic, "after-0", "after-1", partitions=2)
-    sender.commit_transaction(20)
+    sender.commit_transaction(60)
     assert read_all(own_node.address, topic, 2) == ["before-0", "after-0", "before-1", "after-1"]
 
 
@@ -46,14 +46,14 @@ def test_a_transaction_whose_producer_is_gone_is_aborted_after_a_restart(
     own_node: NodeProcess, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(own_node, 2)
-    lost = producer(own_node, "txn", **{"transaction.timeout.ms": 2_000})
+    lost = producer(own_node, "txn", **{"transaction.timeout.ms": 5_000})
     lost.begin_transaction()
     write(lost, topic, "lost-0", "lost-1", partitions=2)
     plain = Producer({"bootstrap.servers": own_node.address})
     write(plain, topic, "plain-0", "plain-1", partitions=2)
     own_node.kill()
     own_node.start()
-    give_up_s = time.monotonic() + 20
+    give_up_s = time.monotonic() + 60
     while read_all(own_node.address, topic, 2) != ["plain-0", "plain-1"]:
         assert time.monotonic() < give_up_s
 
@@ -70,12 +70,12 @@ def test_what_was_decided_before_the_crash_is_carried_out(
     write(sender, topic, "0", "1", partitions=2)
     reader = Consumer({"bootstrap.servers": own_node.address, "group.id": "group"})
     offsets = [TopicPartition(source, 0, 5)]
-    sender.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), 20)
+    sender.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), 60)
     reader.close()
     own_node.kill()
     asyncio.run(_decide(own_node.data / "db", "txn", is_commit=decision))
     own_node.start()
-    give_up_s = time.monotonic() + 20
+    give_up_s = time.monotonic() + 60
     expected = ["0", "1"] if decision else []
     write(Producer({"bootstrap.servers": own_node.address}), topic, "2", "3", partitions=2)
     while sorted(read_all(own_node.address, topic, 2)) != [*expected, "2", "3"]:
@@ -83,12 +83,12 @@ def test_what_was_decided_before_the_crash_is_carried_out(
     found = committed_offset(own_node.address, "group", source)
     assert found == (5 if decision else -1001)
     if decision:
-        sender.commit_transaction(20)  # The client never heard, and asks again.
+        sender.commit_transaction(60)  # The client never heard, and asks again.
     else:
-        sender.abort_transaction(20)
+        sender.abort_transaction(60)
     sender.begin_transaction()
     write(sender, topic, "4", "5", partitions=2)
-    sender.commit_transaction(20)
+    sender.commit_transaction(60)
     assert sorted(read_all(own_node.address, topic, 2)) == [*expected, "2", "3", "4", "5"]
 
 
@@ -121,7 +121,7 @@ def test_acknowledged_ends_hold_whenever_the_node_is_killed(
             is_commit = random.random() < 0.7
             sender.begin_transaction()
             write(sender, topic, str(number), str(number), partitions=2)
-            sender.commit_transaction(20) if is_commit else sender.abort_transaction(20)
+            sender.commit_transaction(60) if is_commit else sender.abort_transaction(60)
             (kept if is_commit else dropped).add(number)
             number += 1
         sender.begin_transaction()
@@ -165,7 +165,7 @@ def working(*args: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    watchdog = threading.Timer(60, process.kill)
+    watchdog = threading.Timer(180, process.kill)
     watchdog.start()
     try:
         yield process
@@ -198,7 +198,7 @@ def test_a_copy_is_exact_however_often_the_worker_dies(
                 own_node.kill()
                 own_node.start()
                 time.sleep(random.uniform(0.1, 1.0))
-    give_up_s = time.monotonic() + 60
+    give_up_s = time.monotonic() + 120
     with working(*args):
         while len(found := read_all(own_node.address, target, 2)) < count:
             assert time.monotonic() < give_up_s, f"{len(found)} of {count}"

@@ -11,7 +11,7 @@ import sys
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 BATCH_RECORDS = 25
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class Restart(Exception):

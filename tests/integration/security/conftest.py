@@ -118,7 +118,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, identity: Identity) -> Ite
         settings={
             **tls_settings(identity),
             "FIRN_SECURITY_SASL_MECHANISMS": "SCRAM-SHA-256, PLAIN",
-            "FIRN_KAFKA_HANDSHAKE_TIMEOUT_S": "2",
+            "FIRN_KAFKA_HANDSHAKE_TIMEOUT_S": "5",
             "FIRN_GROUPS_INITIAL_REBALANCE_DELAY_MS": "0",
         },
     )

@@ -40,7 +40,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(autouse=True)
 def _everyone_else_is_served(tight: Served) -> Iterator[None]:
     yield
-    AdminClient({"bootstrap.servers": tight.kafka}).list_topics(timeout=20)
+    AdminClient({"bootstrap.servers": tight.kafka}).list_topics(timeout=60)
 
 
 def ask(wire: Wire) -> bool:

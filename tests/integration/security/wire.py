@@ -14,7 +14,7 @@ from firnmq.brokers.kafka.protocol import (
 from tests.integration.admin.serving import Served
 from tests.integration.security.conftest import Authority
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class Wire:
