@@ -35,6 +35,10 @@ class StoreConfig:
     state_sync_ms: int = 1_000
     """Time between syncs of the index log: bounds what is scanned after a power cut."""
 
+    producer_expiration_ms: int = 24 * 60 * 60 * 1000
+    """Time after which a shard forgets an idempotent producer that wrote nothing to it and has no
+    transaction open there; a batch it sends again later is stored again. A day, as in Kafka."""
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

@@ -20,6 +20,7 @@ from firnmq.index.layout import (
     aborted_range,
     last_offset_of,
     producer_id_of,
+    producer_key,
     producer_range,
     shard_range,
 )
@@ -88,6 +89,11 @@ class DurableBackend:
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         with self._kv.batch() as batch:
             batch.delete_range(Family.INDEX, *aborted_range(spec.uid, start_offset, end_offset))
+
+    def forget_producers(self, spec: ShardSpec, producer_ids: list[int]) -> None:
+        with self._kv.batch() as batch:
+            for producer_id in producer_ids:
+                batch.delete(Family.INDEX, producer_key(spec.uid, producer_id))
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         segment.bytes.drop()

@@ -80,7 +80,11 @@ class LogKeeper(Protocol):
 class LogEngine:
     """An Engine whose shards are logs; `keeper` says how they are opened and written."""
 
-    def __init__(self, keeper: LogKeeper, state: ShardState, clock: Clock) -> None:
+    def __init__(
+        self, keeper: LogKeeper, state: ShardState, clock: Clock, *, producer_expiration_ms: int
+    ) -> None:
+        """A producer is forgotten once it has stored nothing for the time given last."""
+        self._producer_expiration_ms = producer_expiration_ms
         self._keeper = keeper
         self._state = state
         self._clock = clock
@@ -306,7 +310,8 @@ class LogEngine:
     # Upkeep -------------------------------------------------------------------------------------
 
     def housekeep(self) -> None:
-        """Rolls by age, drops what retention allows, and whatever else the keeper has to do.
+        """Rolls by age, drops what retention allows and producers that have long been silent,
+        and whatever else the keeper has to do.
 
         One shard's trouble is logged and does not keep others from their turn.
         """
@@ -320,6 +325,7 @@ class LogEngine:
                 with log.lock:
                     _refuse(log)
                     self._retain(log)
+                    self._forget_producers(log)
                 self._keeper.housekeep(log)
             except ShardNotFound:
                 continue  # Deleted meanwhile.
@@ -340,6 +346,11 @@ class LogEngine:
         end = expired_end(metas, config, log.tail.position, now_ms)
         # Sealed segments below the start go too: they were active when it was moved past them.
         log.move_start(log.view.start_offset if end is None else end)
+
+    def _forget_producers(self, log: ShardLog) -> None:
+        count = log.forget_idle_producers(self._clock.now_ms() - self._producer_expiration_ms)
+        if count:
+            _log.info("producers_forgotten", shard=log.spec.name, count=count)
 
     def log(self, shard: str) -> ShardLog:
         """The shard's log, for tools that check it from inside."""

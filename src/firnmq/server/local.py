@@ -116,11 +116,16 @@ class LocalStore:
             layout=layout,
             clock=clock,
             memory_bytes=config.memory_bytes,
+            producer_expiration_ms=config.producer_expiration_ms,
         )
         self.engines: dict[str, Engine] = {
             StorageType.MEMORY.value: memory,
-            StorageType.ROCKSDB.value: rocksdb_engine(backend, self.pool),
-            StorageType.SEGMENT.value: segment_engine(backend, self.pool),
+            StorageType.ROCKSDB.value: rocksdb_engine(
+                backend, self.pool, producer_expiration_ms=config.producer_expiration_ms
+            ),
+            StorageType.SEGMENT.value: segment_engine(
+                backend, self.pool, producer_expiration_ms=config.producer_expiration_ms
+            ),
         }
         self.verifier = Verifier(
             kv=self.kv,

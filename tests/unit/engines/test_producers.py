@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
-from firnmq.config import StorageType
+from firnmq.config import StorageType, StoreConfig
 from firnmq.engines import AdapterOffsetStrategy
+from firnmq.engines.engine import LogEngine
 from firnmq.engines.shardlog.producers import Producer, ProducerStates
 from firnmq.engines.transactions import (
     AbortedTransaction,
@@ -115,11 +116,11 @@ def test_a_producer_keeps_its_state_through_its_bytes() -> None:
     producer = TransactionalProducer(4, epoch=2)
     header = parse_header(producer.batch(_Named("s"), NewRecord(value=b"v")))  # type: ignore[arg-type]
     for number in range(7):
-        states.note(header._replace(base_sequence=number), 10 + number, b"")
+        states.note(header._replace(base_sequence=number), 10 + number, b"", 1_000 + number)
     known = states.get(4)
     assert known is not None
     again = Producer.unpack(known.pack())
-    assert (again.epoch, again.transaction_start) == (2, 10)
+    assert (again.epoch, again.transaction_start, again.stored_ms) == (2, 10, 1_006)
     assert list(again.batches) == list(known.batches)
     assert [batch.first_sequence for batch in again.batches] == [2, 3, 4, 5, 6]
 
@@ -541,3 +542,113 @@ def _judge(shard: Shard, log: list[object]) -> None:
         if isinstance(value, bytes) and offset not in hidden:
             expected.append((offset, value))
     assert [(record.offset, record.value) for record in shard.records()] == expected
+
+
+# Forgetting ---------------------------------------------------------------------------------------
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def known_ids(shard: Shard) -> list[int]:
+    engine = shard.engine
+    assert isinstance(engine, LogEngine)
+    return sorted(producer_id for producer_id, _ in engine.log(shard.name).producers)
+
+
+def test_a_silent_producer_is_forgotten_and_another_is_not(lab: Lab) -> None:
+    shard = lab.shard()
+    silent, busy = TransactionalProducer(1), TransactionalProducer(2)
+    for producer in (silent, busy):
+        shard.append_raw(producer.batch(shard, NewRecord(value=b"v"), transactional=False))
+    lab.clock.advance(DAY_MS)
+    shard.append_raw(busy.batch(shard, NewRecord(value=b"v"), transactional=False))
+    lab.engine.housekeep()
+    assert known_ids(shard) == [1, 2], "a day is not over before it is over"
+    lab.clock.advance(1)
+    lab.engine.housekeep()
+    assert known_ids(shard) == [2]
+    # It is a producer like one never seen: whatever it goes on with is taken.
+    shard.append_raw(silent.batch(shard, NewRecord(value=b"late"), transactional=False))
+    assert known_ids(shard) == [1, 2]
+    lab.clock.advance(DAY_MS + 1)
+    lab.engine.housekeep()
+    assert known_ids(shard) == []
+
+
+def test_clients_timestamps_do_not_matter(lab: Lab) -> None:
+    shard = lab.shard()
+    for producer_id, timestamp_ms in ((1, 0), (2, lab.clock.now_ms() + 1000 * DAY_MS)):
+        record = NewRecord(value=b"v", timestamp_ms=timestamp_ms)
+        batch = TransactionalProducer(producer_id).batch(shard, record, transactional=False)
+        shard.append_raw(batch)
+    lab.engine.housekeep()
+    assert known_ids(shard) == [1, 2]
+    lab.clock.advance(DAY_MS + 1)
+    lab.engine.housekeep()
+    assert known_ids(shard) == []
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten(lab: Lab) -> None:
+    shard = lab.shard()
+    producer, other = TransactionalProducer(1), TransactionalProducer(2)
+    producer.write(shard, b"open")
+    other.write(shard, b"ended")
+    other.commit(shard)
+    lab.clock.advance(30 * DAY_MS)
+    lab.engine.housekeep()
+    assert known_ids(shard) == [1]
+    assert stable(shard) == 0
+    producer.write(shard, b"more")
+    producer.abort(shard)
+    assert aborted(committed(shard)) == [(1, 0)]
+    lab.clock.advance(DAY_MS)
+    lab.engine.housekeep()
+    assert known_ids(shard) == [1], "its marker was the last that was heard of it"
+    lab.clock.advance(1)
+    lab.engine.housekeep()
+    assert known_ids(shard) == []
+    assert aborted(committed(shard)) == [(1, 0)], "what was aborted stays so"
+
+
+def test_a_fenced_producer_stays_so_for_as_long_as_any_is_known(lab: Lab) -> None:
+    """A marker of a newer epoch leaves a producer without batches, not without a time."""
+    shard = lab.shard()
+    TransactionalProducer(1, epoch=0).write(shard, b"v")
+    TransactionalProducer(1, epoch=1).abort(shard)
+    lab.clock.advance(DAY_MS)
+    lab.engine.housekeep()
+    with pytest.raises(ProducerFenced):
+        TransactionalProducer(1, epoch=0).write(shard, b"zombie")
+
+
+@pytest.mark.parametrize("way", ["reopen", "crash"])
+def test_the_time_and_the_forgetting_survive_a_restart(durable_lab: Lab, way: str) -> None:
+    lab = durable_lab
+    shard = lab.shard()
+    old, new = TransactionalProducer(1), TransactionalProducer(2)
+    shard.append_raw(old.batch(shard, NewRecord(value=b"v"), transactional=False))
+    lab.clock.advance(DAY_MS)
+    shard.append_raw(new.batch(shard, NewRecord(value=b"v"), transactional=False))
+    getattr(lab, way)()
+    assert known_ids(shard) == [1, 2]
+    lab.clock.advance(1)
+    lab.engine.housekeep()
+    assert known_ids(shard) == [2]
+    getattr(lab, way)()
+    assert known_ids(shard) == [2]
+    new.batch(shard, NewRecord(value=b"skipped"), transactional=False)
+    after_gap = new.batch(shard, NewRecord(value=b"v"), transactional=False)
+    with pytest.raises(OutOfOrderSequence):
+        shard.append_raw(after_gap)
+
+
+def test_the_time_can_be_set(tmp_path: Path) -> None:
+    config = StoreConfig(producer_expiration_ms=1_000)
+    lab = Lab(tmp_path, StorageType.SEGMENT.value, config=config)
+    shard = lab.shard()
+    producer = TransactionalProducer(1)
+    shard.append_raw(producer.batch(shard, NewRecord(value=b"v"), transactional=False))
+    lab.clock.advance(1_001)
+    lab.engine.housekeep()
+    assert known_ids(shard) == []
+    lab.close()

@@ -68,6 +68,9 @@ class MemoryBackend:
             with self._kv.batch() as batch:
                 batch.delete_range(Family.INDEX, *aborted_range(spec.uid, start_offset, end_offset))
 
+    def forget_producers(self, spec: ShardSpec, producer_ids: list[int]) -> None:
+        """They are nowhere but in memory."""
+
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         segment.bytes.drop()
         if isinstance(segment.index, RocksSegmentIndex):

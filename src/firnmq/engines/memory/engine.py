@@ -37,9 +37,10 @@ def memory_engine(
     layout: PartitionPerFile,
     clock: Clock,
     memory_bytes: int,
+    producer_expiration_ms: int,
 ) -> LogEngine:
     keeper = MemoryKeeper(kv=kv, state=state, layout=layout, clock=clock, memory_bytes=memory_bytes)
-    return LogEngine(keeper, state, clock)
+    return LogEngine(keeper, state, clock, producer_expiration_ms=producer_expiration_ms)
 
 
 class MemoryKeeper:

@@ -30,6 +30,13 @@ class RowLayout:
             batch.delete_range(Family.MESSAGES, *rows_of_shard(spec.uid))
 
 
-def rocksdb_engine(backend: DurableBackend, pool: IoPool[Append]) -> LogEngine:
+def rocksdb_engine(
+    backend: DurableBackend, pool: IoPool[Append], *, producer_expiration_ms: int
+) -> LogEngine:
     keeper = DurableKeeper(StorageType.ROCKSDB.value, backend, pool)
-    return LogEngine(keeper, backend.state, backend.clock)
+    return LogEngine(
+        keeper,
+        backend.state,
+        backend.clock,
+        producer_expiration_ms=producer_expiration_ms,
+    )

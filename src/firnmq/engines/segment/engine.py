@@ -19,6 +19,13 @@ def segment_layout(data_directory: Path, files: FileCache) -> PartitionPerFile:
     return PartitionPerFile(data_directory / SEGMENT_DIRECTORY, files)
 
 
-def segment_engine(backend: DurableBackend, pool: IoPool[Append]) -> LogEngine:
+def segment_engine(
+    backend: DurableBackend, pool: IoPool[Append], *, producer_expiration_ms: int
+) -> LogEngine:
     keeper = DurableKeeper(StorageType.SEGMENT.value, backend, pool)
-    return LogEngine(keeper, backend.state, backend.clock)
+    return LogEngine(
+        keeper,
+        backend.state,
+        backend.clock,
+        producer_expiration_ms=producer_expiration_ms,
+    )

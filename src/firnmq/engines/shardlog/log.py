@@ -102,6 +102,9 @@ class Backend(Protocol):
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         """Removes what is kept of aborted transactions with markers in [start, end)."""
 
+    def forget_producers(self, spec: ShardSpec, producer_ids: list[int]) -> None:
+        """Removes what is kept of producers; unsynced, as a crash may bring them back."""
+
     @property
     def state(self) -> LogState: ...
 
@@ -466,6 +469,13 @@ class ShardLog:
     def _has_key(self, key: bytes) -> bool:
         return any(segment.index.newest_of_key(key) for segment in self.view.segments)
 
+    def forget_idle_producers(self, before_ms: int) -> int:
+        """Drops producers that stored nothing since then; how many."""
+        idle = self.producers.forget_idle(before_ms)
+        if idle:
+            self._backend.forget_producers(self.spec, idle)
+        return len(idle)
+
     def restart(self, tail: Tail) -> None:
         """Goes on from another end of the active segment."""
         self.segments = (*self.segments[:-1], tail.segment)
@@ -545,7 +555,7 @@ class ShardLog:
         if tail.position >= self.known.next_border_position:
             self.known.note_appended(Point(tail.next_offset, tail.position))
         if batch.header.producer_id >= 0:
-            self.producers.note(batch.header, base_offset, data)
+            self.producers.note(batch.header, base_offset, data, now_ms)
             self._has_staged_marker = self._has_staged_marker or batch.header.is_control
         self._gathered.append(data)
         return base_offset

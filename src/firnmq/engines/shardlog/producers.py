@@ -1,10 +1,10 @@
 """What a shard remembers of idempotent and transactional producers.
 
-Per producer: its epoch, its last five batches and, while a transaction is open, where that began in
-this shard. A batch that was stored before is recognised by its sequence numbers and answered with
-its first offsets; one that does not follow the last is refused. The state is a function of the log
-and is rebuilt from it; it is also kept beside the index, so that rebuilding can start at the
-checkpoint.
+Per producer: its epoch, its last five batches, when it last wrote and, while a transaction is open,
+where that began in this shard. A batch that was stored before is recognised by its sequence numbers
+and answered with its first offsets; one that does not follow the last is refused. The state is a
+function of the log and is rebuilt from it, but for the time, which is then that of the rebuilding;
+it is also kept beside the index, so that rebuilding can start at the checkpoint.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _PRODUCER = struct.Struct(
     ">"
     "h"  # epoch
     "q"  # transaction's first offset, -1 without one
+    "q"  # when something of it was last stored, by the node's clock
     "B"  # number of batches that follow
 )
 _BATCH = struct.Struct(
@@ -42,7 +43,6 @@ _BATCH = struct.Struct(
     "i"  # last sequence
     "q"  # base offset
     "i"  # last offset, relative to the base
-    "q"  # timestamp
 )
 _ABORTED = struct.Struct(
     ">"
@@ -50,8 +50,8 @@ _ABORTED = struct.Struct(
     "q"  # first offset
     "q"  # stable offset once it had ended
 )
-assert _PRODUCER.size == 11
-assert _BATCH.size == 28
+assert _PRODUCER.size == 19
+assert _BATCH.size == 20
 assert _ABORTED.size == 24
 
 
@@ -62,22 +62,24 @@ class ProducerBatch(NamedTuple):
     last_sequence: int
     base_offset: int
     last_offset: int
-    timestamp_ms: int
 
 
 class Producer:
     """One producer's state in one shard."""
 
-    __slots__ = ("batches", "epoch", "transaction_start")
+    __slots__ = ("batches", "epoch", "stored_ms", "transaction_start")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, stored_ms: int) -> None:
         self.epoch = epoch
+        self.stored_ms = stored_ms
+        """When something of it was last stored, by the node's clock: clients' timestamps may be
+        anything."""
         self.batches: deque[ProducerBatch] = deque(maxlen=BATCHES_KEPT)
         self.transaction_start: int | None = None
 
     def pack(self) -> bytes:
         start = -1 if self.transaction_start is None else self.transaction_start
-        parts = [_PRODUCER.pack(self.epoch, start, len(self.batches))]
+        parts = [_PRODUCER.pack(self.epoch, start, self.stored_ms, len(self.batches))]
         for batch in self.batches:
             parts.append(
                 _BATCH.pack(
@@ -85,21 +87,20 @@ class Producer:
                     batch.last_sequence,
                     batch.base_offset,
                     batch.last_offset - batch.base_offset,
-                    batch.timestamp_ms,
                 )
             )
         return b"".join(parts)
 
     @classmethod
     def unpack(cls, data: bytes) -> Producer:
-        epoch, start, count = _PRODUCER.unpack_from(data)
-        producer = cls(epoch)
+        epoch, start, stored_ms, count = _PRODUCER.unpack_from(data)
+        producer = cls(epoch, stored_ms)
         producer.transaction_start = None if start < 0 else start
         for number in range(count):
-            first, last, base, length, timestamp = _BATCH.unpack_from(
+            first, last, base, length = _BATCH.unpack_from(
                 data, _PRODUCER.size + number * _BATCH.size
             )
-            producer.batches.append(ProducerBatch(first, last, base, base + length, timestamp))
+            producer.batches.append(ProducerBatch(first, last, base, base + length))
         return producer
 
 
@@ -114,7 +115,7 @@ class ProducerSink(Protocol):
 class ProducerStates:
     """All producers of one shard. Owned by whoever holds the log's lock."""
 
-    __slots__ = ("_by_id", "_new_aborted", "_open", "_touched", "aborted")
+    __slots__ = ("_by_id", "_new_aborted", "_oldest_ms", "_open", "_touched", "aborted")
 
     def __init__(
         self,
@@ -122,6 +123,8 @@ class ProducerStates:
         aborted: Iterable[AbortedTransaction] = (),
     ) -> None:
         self._by_id = dict(producers)
+        self._oldest_ms = min((each.stored_ms for each in self._by_id.values()), default=0)
+        """No producer was last heard of before this; it may be too early."""
         self._touched: set[int] = set()
         """Producers changed since they were last stored."""
         self.aborted = AbortedTransactions(aborted)
@@ -188,18 +191,19 @@ class ProducerStates:
 
     # What was stored ----------------------------------------------------------------------------
 
-    def note(self, header: BatchHeader, base_offset: int, batch: Buffer) -> None:
+    def note(self, header: BatchHeader, base_offset: int, batch: Buffer, now_ms: int) -> None:
         """A producer's batch or marker was stored at the end of the log."""
         if header.is_control:
             self.note_marker(
                 header.producer_id,
                 header.producer_epoch,
                 base_offset,
+                now_ms,
                 is_commit=is_commit_marker(batch),
             )
             return
         producer_id = header.producer_id
-        producer = self._producer(producer_id, header.producer_epoch)
+        producer = self._producer(producer_id, header.producer_epoch, now_ms)
         if header.producer_epoch == producer.epoch:
             # In a scan of what was there before, a newer epoch may be known already.
             producer.batches.append(
@@ -208,15 +212,16 @@ class ProducerStates:
                     sequence_after(header.base_sequence, header.last_offset_delta),
                     base_offset,
                     base_offset + header.last_offset_delta,
-                    header.max_timestamp,
                 )
             )
         if header.is_transactional and producer.transaction_start is None:
             producer.transaction_start = self._open[producer_id] = base_offset
 
-    def note_marker(self, producer_id: int, epoch: int, offset: int, *, is_commit: bool) -> None:
+    def note_marker(
+        self, producer_id: int, epoch: int, offset: int, now_ms: int, *, is_commit: bool
+    ) -> None:
         """A transaction's end was stored; one of which nothing is here leaves no trace."""
-        producer = self._producer(producer_id, epoch)
+        producer = self._producer(producer_id, epoch, now_ms)
         start, producer.transaction_start = producer.transaction_start, None
         self._open.pop(producer_id, None)
         if start is None or is_commit:
@@ -241,7 +246,7 @@ class ProducerStates:
 
     # Going back and forgetting ------------------------------------------------------------------
 
-    def rewind(self, end_offset: int, transactions: Iterable[OpenTransaction]) -> bool:
+    def rewind(self, end_offset: int, transactions: Iterable[OpenTransaction], now_ms: int) -> bool:
         """Goes back to an offset at which these transactions were open.
 
         Epochs stay, as a producer that was fenced must remain so. What was stored of the rest
@@ -256,7 +261,7 @@ class ProducerStates:
                 self._touched.add(producer_id)
         self._open.clear()
         for producer_id, epoch, first_offset in sorted(transactions, key=lambda each: each[2]):
-            producer = self._producer(producer_id, epoch)
+            producer = self._producer(producer_id, epoch, now_ms)
             producer.transaction_start = self._open[producer_id] = first_offset
         return self._forget_aborted(end_offset, OFFSET_END)
 
@@ -275,26 +280,35 @@ class ProducerStates:
         return True
 
     def forget_idle(self, before_ms: int) -> list[int]:
-        """Drops producers without an open transaction whose last batch is older."""
+        """Drops producers without an open transaction that stored nothing since; their ids.
+
+        Nothing may be staged and uncommitted. The next batch of such a producer is accepted
+        whatever its sequence, as from one never seen.
+        """
+        if self._oldest_ms >= before_ms:
+            return []
         idle = [
             producer_id
             for producer_id, producer in self._by_id.items()
-            if producer.transaction_start is None
-            and (not producer.batches or producer.batches[-1].timestamp_ms < before_ms)
+            if producer.transaction_start is None and producer.stored_ms < before_ms
         ]
         for producer_id in idle:
             del self._by_id[producer_id]
             self._touched.discard(producer_id)
+        self._oldest_ms = min((each.stored_ms for each in self._by_id.values()), default=before_ms)
         return idle
 
-    def _producer(self, producer_id: int, epoch: int) -> Producer:
+    def _producer(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
         self._touched.add(producer_id)
         producer = self._by_id.get(producer_id)
         if producer is None:
-            producer = self._by_id[producer_id] = Producer(epoch)
-        elif epoch > producer.epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+            producer = self._by_id[producer_id] = Producer(epoch, now_ms)
+            self._oldest_ms = min(self._oldest_ms, now_ms)  # A clock may have been set back.
+        else:
+            producer.stored_ms = now_ms
+            if epoch > producer.epoch:
+                producer.epoch = epoch
+                producer.batches.clear()
         return producer
 
 

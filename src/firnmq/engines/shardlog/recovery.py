@@ -210,9 +210,10 @@ class _TailScan:
         opened: tuple[OpenTransaction, ...],
     ) -> None:
         self._producers = producers
+        self._now_ms = backend.clock.now_ms()
         if checkpoint is None:
             self._known_upto = segment.meta.base_offset
-            if producers.rewind(self._known_upto, opened):
+            if producers.rewind(self._known_upto, opened, self._now_ms):
                 backend.forget_aborted(spec, self._known_upto, OFFSET_END)
         else:
             self._known_upto = checkpoint.indexed_upto
@@ -285,7 +286,7 @@ class _TailScan:
         tail.position += entry.size
         tail.next_offset = entry.last_offset + 1
         if entry.producer_id >= 0 and entry.base_offset >= self._known_upto:
-            self._producers.note(parse_header(batch, 0), entry.base_offset, batch)
+            self._producers.note(parse_header(batch, 0), entry.base_offset, batch, self._now_ms)
         if tail.first_append_ms is None:
             tail.first_append_ms = self._segment.meta.created_ms
         if len(self._sink.entries) >= _ENTRIES_PER_COMMIT:
