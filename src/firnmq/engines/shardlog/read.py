@@ -157,7 +157,7 @@ class LogReader:
         spec = self._log.spec
         if not spec.config.index_key:
             raise IndexDisabled("key", spec.name)
-        attempts = iter(range(_ATTEMPTS - 1))
+        attempts = iter(range(_ATTEMPTS))
 
         def read(view: View) -> Page | None:
             may_scan = next(attempts, None) is None
@@ -385,25 +385,30 @@ class LogReader:
         )
 
     def _steadily(self, read: Callable[[View], T]) -> T:
-        """What `read` finds; it starts over when retention or a cut has removed what it read."""
+        """What `read` finds; it starts over when retention or a cut has removed what it read.
+
+        One that comes too late every time reads while nothing may change at last.
+        """
         log = self._log
-        where = log.spec.name
         for _ in range(_ATTEMPTS):
             try:
                 found = read(self._view)
                 if log.cut_count == self._cut_count:
                     return found
-            except SegmentGone as gone:
-                where = gone.where
-            except _NotPublished:
+            except (SegmentGone, _NotPublished):
                 pass
             except Corruption:
                 if log.cut_count == self._cut_count:
                     raise
             self._look()
-        if log.refusal is not None:
-            raise log.refusal  # The shard was deleted meanwhile.
-        raise Corruption("its bytes are not there", where=where)
+        with log.lock:
+            self._look()
+            try:
+                return read(self._view)
+            except SegmentGone as gone:
+                if log.refusal is not None:
+                    raise log.refusal from gone  # The shard was deleted meanwhile.
+                raise Corruption("its bytes are not there", where=gone.where) from gone
 
     def _look(self) -> None:
         """Takes the log as it is now, after a cut that is under way."""

@@ -1,0 +1,59 @@
+"""Readers that meet a change at every attempt get their answer all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from firnmq.engines.engine import LogEngine
+from firnmq.engines.segments import SegmentGone
+from firnmq.engines.shardlog import LogReader, ShardLog
+from firnmq.engines.shardlog.log import View
+from firnmq.errors import Corruption
+from tests.conformance.lab import Lab, Shard
+
+
+@pytest.fixture(params=["EngineMemory", "EngineRocksDB", "EngineSegment"])
+def shard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shard]:
+    lab = Lab(tmp_path / "data", request.param)
+    yield lab.shard()
+    lab.close()
+
+
+def log_of(shard: Shard) -> ShardLog:
+    engine = shard.engine
+    assert isinstance(engine, LogEngine)
+    return engine.log(shard.name)
+
+
+def test_a_reader_that_is_cut_off_every_time_reads_at_last(shard: Shard) -> None:
+    shard.append_values(b"kept")
+    log = log_of(shard)
+    held: list[bool] = []
+
+    def read(view: View) -> int:
+        held.append(log.lock.locked())
+        if not held[-1]:  # Somebody cuts and appends while the reader is at work.
+            shard.append_values(b"cut")
+            shard.truncate(1)
+        return view.end_offset
+
+    assert LogReader(log, 0)._steadily(read) == 1
+    assert held[-1]
+    assert not any(held[:-1])
+    assert not log.lock.locked()
+    assert shard.values() == [b"kept"]
+
+
+def test_what_is_gone_for_good_is_said_to_be(shard: Shard) -> None:
+    shard.append_values(b"v")
+    log = log_of(shard)
+
+    def read(view: View) -> int:
+        raise SegmentGone("some file", "is not there")
+
+    with pytest.raises(Corruption, match="some file"):
+        LogReader(log, 0)._steadily(read)
+    assert not log.lock.locked()
