@@ -14,6 +14,7 @@ from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import Producer, ProducerStates, unpack_aborted
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.errors import Corruption
 from firnmq.eventlog import EventLogger
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex
 from firnmq.index.layout import (
@@ -81,10 +82,13 @@ class DurableBackend:
     def load_producers(self, spec: ShardSpec) -> ProducerStates:
         rows = self._kv.items(Family.INDEX, *producer_range(spec.uid))
         aborted = self._kv.items(Family.INDEX, *aborted_range(spec.uid))
-        return ProducerStates(
-            [(producer_id_of(key), Producer.unpack(packed)) for key, packed in rows],
-            [unpack_aborted(last_offset_of(key), packed) for key, packed in aborted],
-        )
+        try:
+            return ProducerStates(
+                [(producer_id_of(key), Producer.unpack(packed)) for key, packed in rows],
+                [unpack_aborted(last_offset_of(key), packed) for key, packed in aborted],
+            )
+        except Corruption as error:
+            raise Corruption(error.reason, where=f"producers of {spec.name}") from error
 
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         with self._kv.batch() as batch:

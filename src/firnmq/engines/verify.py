@@ -20,10 +20,12 @@ from firnmq.engines.findings import Finding, FindingKind, Notes, Verification
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.verify_producers import ProducerCheck
 from firnmq.engines.verify_segment import SegmentCheck, bytes_to_check
 from firnmq.errors import Corruption
 from firnmq.index import RocksSegmentIndex
-from firnmq.index.layout import PREFIX
+from firnmq.index.layout import ABORTED, NO_SEGMENT, PREFIX, PRODUCER, segment_range
+from firnmq.record.selection import OFFSET_END
 
 __all__ = ["Finding", "FindingKind", "Progress", "Verification", "Verifier"]
 
@@ -71,14 +73,28 @@ class Verifier:
         total = sum(bytes_to_check(segment) for segment in live)
         done = 0
         end_offset = live[-1].meta.base_offset if live else 0
+        first_offset = live[0].meta.base_offset if live else 0
+        upto_offset, is_rewound = _indexed_upto(live)
+        producers = ProducerCheck(
+            spec,
+            self._kv,
+            notes,
+            first_offset=first_offset,
+            start_offset=self._state.start_offset(spec.uid),
+            upto_offset=upto_offset,
+            is_rewound=is_rewound,
+        )
+        is_whole = True
         for segment in live:
-            check = SegmentCheck(spec, segment, self._kv, notes)
+            check = SegmentCheck(spec, segment, self._kv, notes, producers)
             for size in check.run():
                 done += size
                 if progress is not None:
                     progress(done, max(total, done))
             end_offset = check.end_offset
-        first_offset = live[0].meta.base_offset if live else 0
+            is_whole = is_whole and check.is_whole
+        if is_whole and (upto_offset <= end_offset or is_memory):
+            producers.finish(has_producers=not is_memory)
         self._check_bounds(spec, notes, first_offset, end_offset, is_memory=is_memory)
         self._check_strays(spec, segments, known, notes)
         return notes.verification(len(live))
@@ -184,9 +200,17 @@ class Verifier:
                     notes.add(FindingKind.ORPHAN, text, str(path))
         for family in (Family.INDEX, Family.MESSAGES):
             for seq in self._stored_seqs(family, spec.uid):
-                if seq not in known:
+                if seq not in known and not self._is_of_producers(family, spec.uid, seq):
                     text = f"entries of segment {seq}, which the shard does not have"
                     notes.add(FindingKind.ORPHAN, text, f"{family.value} family", seq=seq)
+
+    def _is_of_producers(self, family: Family, uid: int, seq: int) -> bool:
+        """Whether the entries are those that belong to the shard as a whole, and no others."""
+        if (family, seq) != (Family.INDEX, NO_SEGMENT):
+            return False
+        lower, upper = segment_range(uid, NO_SEGMENT)
+        own, end = PREFIX.pack(uid, seq, PRODUCER), PREFIX.pack(uid, seq, ABORTED + 1)
+        return not any(self._kv.items(family, *each, 1) for each in ((lower, own), (end, upper)))
 
     def _stored_seqs(self, family: Family, uid: int) -> Iterator[int]:
         """Segments that have entries in a family: one look per segment, not per entry."""
@@ -197,3 +221,21 @@ class Verifier:
             if seq == 2**32 - 1:
                 return
             lower = PREFIX.pack(uid, seq + 1, 0)[:8]
+
+
+def _indexed_upto(live: list[Segment]) -> tuple[int, bool]:
+    """How far the entries of the shard as a whole go, and whether they may speak of more.
+
+    They may where a cut or a crash has left the active segment without its checkpoint.
+    """
+    if not live:
+        return 0, False
+    last = live[-1]
+    if last.meta.state is SegmentState.SEALED:  # Of a memory shard only what was spilled is left.
+        return last.meta.end_offset, False
+    if not isinstance(last.index, RocksSegmentIndex):
+        return OFFSET_END, False
+    checkpoint = last.index.checkpoint()
+    if checkpoint is None:
+        return last.meta.base_offset, True
+    return checkpoint.indexed_upto, False

@@ -21,6 +21,7 @@ from firnmq.engines.verify_index import (
     compare,
     stored_entries,
 )
+from firnmq.engines.verify_producers import ProducerCheck
 from firnmq.errors import Corruption
 from firnmq.index import (
     Checkpoint,
@@ -66,8 +67,16 @@ class _Reached:
 class SegmentCheck:
     """Reads one segment from its first byte to its last and compares it with what is noted."""
 
-    def __init__(self, spec: ShardSpec, segment: Segment, kv: KeyValueStore, notes: Notes) -> None:
+    def __init__(
+        self,
+        spec: ShardSpec,
+        segment: Segment,
+        kv: KeyValueStore,
+        notes: Notes,
+        producers: ProducerCheck,
+    ) -> None:
         self._spec = spec
+        self._producers = producers
         self._segment = segment
         self._meta = segment.meta
         self._where = segment.bytes.where
@@ -86,6 +95,11 @@ class SegmentCheck:
         self._gave_up = False
         self.end_offset = segment.meta.base_offset
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that is noted of the segment was there and good."""
+        return self._is_walked and self._length >= self._noted_length()
+
     def run(self) -> Iterator[int]:
         """Checks everything; yields the number of bytes read, now and then."""
         if not self._check_length():
@@ -95,6 +109,8 @@ class SegmentCheck:
         self._check_crc()
         if self._is_sealed:
             self._check_seal()
+            if self.is_whole:
+                self._producers.end_segment(self._meta)
         self._check_checkpoint()
         if self._is_walked:
             yield from self._check_index(expected)
@@ -129,6 +145,7 @@ class SegmentCheck:
         content = self._segment.bytes
         if noted and isinstance(content, FileBytes) and not Path(self._where).exists():
             self._note(FindingKind.FILE_MISSING, f"is not there; {noted:,} bytes are lost")
+            self._is_walked = False
             self.end_offset = self._noted_end_offset()
             return False
         if length < noted:
@@ -220,8 +237,11 @@ class SegmentCheck:
         self._notes.batch_count += 1
         self._notes.record_count += entry.record_count
         self.end_offset = entry.last_offset + 1
+        batch = _batch(pending, entry)
         try:
-            entries = self._entries_of(_batch(pending, entry), entry, at, self._builder)
+            entries = self._entries_of(batch, entry, at, self._builder)
+            if entry.producer_id >= 0:
+                self._producers.take(entry, batch)
         except Corruption as error:
             self._bad_batch(at, error.reason)
             return

@@ -20,7 +20,7 @@ from firnmq.engines.transactions import (
     OpenTransaction,
     is_commit_marker,
 )
-from firnmq.errors import InvalidTransactionState, OutOfOrderSequence, ProducerFenced
+from firnmq.errors import Corruption, InvalidTransactionState, OutOfOrderSequence, ProducerFenced
 from firnmq.record import BatchHeader
 from firnmq.record.batch import Buffer
 from firnmq.record.selection import OFFSET_END
@@ -93,7 +93,12 @@ class Producer:
 
     @classmethod
     def unpack(cls, data: bytes) -> Producer:
+        """The state in `data`; raises Corruption where there is none."""
+        if len(data) < _PRODUCER.size:
+            raise Corruption(f"{len(data)} bytes are no producer's entry")
         epoch, start, stored_ms, count = _PRODUCER.unpack_from(data)
+        if count > BATCHES_KEPT or len(data) != _PRODUCER.size + count * _BATCH.size:
+            raise Corruption(f"{len(data)} bytes are no producer's entry with {count} batches")
         producer = cls(epoch, stored_ms)
         producer.transaction_start = None if start < 0 else start
         for number in range(count):
@@ -320,6 +325,9 @@ def pack_aborted(transaction: AbortedTransaction) -> bytes:
 
 
 def unpack_aborted(last_offset: int, packed: bytes) -> AbortedTransaction:
+    """The transaction that is stored so; raises Corruption where there is none."""
+    if len(packed) != _ABORTED.size:
+        raise Corruption(f"{len(packed)} bytes are no aborted transaction's entry")
     producer_id, first_offset, stable_offset = _ABORTED.unpack(packed)
     return AbortedTransaction(producer_id, first_offset, last_offset, stable_offset)
 
