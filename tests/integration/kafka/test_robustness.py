@@ -104,7 +104,7 @@ def test_impossible_lengths_end_the_connection(length: int, node: NodeProcess) -
 
 
 @pytest.mark.usefixtures("steady")
-def test_a_claimed_length_takes_no_memory(node: NodeProcess) -> None:
+def test_a_claimed_length_takes_no_memory(node: NodeProcess, make_topic: MakeTopic) -> None:
     """Large frames are allowed, but only bytes that have come are worth memory."""
     with contextlib.ExitStack() as wires, bounded_memory(node, 200 * MIB):
         for _ in range(50):
@@ -113,6 +113,36 @@ def test_a_claimed_length_takes_no_memory(node: NodeProcess) -> None:
         with Wire(node.port) as wire:
             wire.send(request(API_VERSIONS, 0, 5))
             assert wire.receive()[:4] == struct.pack(">i", 5)
+        # Nor does it take the room that others need: 50 times 90 MiB are more than there is.
+        topic = make_topic(node, max_message_bytes=8 * MIB, max_record_bytes=8 * MIB)
+        with Confluent().writer(node.address) as writer:
+            for number in range(5):
+                assert writer.write(topic, [Row(value=bytes(5 * MIB))]) == [number]
+
+
+def test_frames_of_any_size_in_any_pieces(node: NodeProcess, make_topic: MakeTopic) -> None:
+    """Several clients send large frames in pieces, some hang up in the middle; all whole ones are
+    answered while others stand half-sent."""
+    chance = random.Random(22)
+    with contextlib.ExitStack() as wires:
+        halves = [wires.enter_context(Wire(node.port)) for _ in range(10)]
+        for half in halves:
+            size = chance.randrange(70_000, 20 * MIB)
+            half.send(struct.pack(">i", size) + bytes(chance.randrange(size // 2)))
+        for index in range(20):
+            body = bytes(chance.randrange(60_000, 3 * MIB))
+            # Version 0 of this request ends before its padding, so the frame is refused as a
+            # whole and the connection closed: the node has seen all of it.
+            frame = request(API_VERSIONS, 0, index, body)
+            with Wire(node.port) as wire:
+                at = 0
+                while at < len(frame):
+                    piece = chance.randrange(1, MIB)
+                    wire.send(frame[at : at + piece])
+                    at += piece
+                assert wire.receive()[:4] in (b"", struct.pack(">i", index))
+    with Confluent().writer(node.address) as writer:
+        assert writer.write(make_topic(node), [Row(value=b"v")]) == [0]
 
 
 def test_requests_of_a_client_that_is_gone_are_carried_out(

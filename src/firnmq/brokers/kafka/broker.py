@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any
 
 from firnmq.brokers.kafka.address import Address
-from firnmq.brokers.kafka.budget import ByteBudget
+from firnmq.brokers.kafka.budget import STEP_BYTES_MAX, ByteBudget
 from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.brokers.kafka.config import KafkaConfig
-from firnmq.brokers.kafka.connection import LARGE_STEP_BYTES, KafkaConnection
+from firnmq.brokers.kafka.connection import KafkaConnection
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
 from firnmq.brokers.kafka.handlers.fetch import FetchHandler
@@ -95,7 +95,7 @@ class KafkaBroker:
         self._authenticator = authenticator
         self.statistics = BrokerStatistics()
         self.budget = ByteBudget(config.total_bytes_in_flight_max)
-        self._buffers = FrameBuffers(LARGE_STEP_BYTES)
+        self._buffers = FrameBuffers(STEP_BYTES_MAX)
         self._gate = SaslGate(config, self.statistics)
         self.address = Address(config.advertised_host or config.host, config.port)
         self._produce = ProduceHandler(storage, transaction_coordinator)

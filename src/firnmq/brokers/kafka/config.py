@@ -31,7 +31,8 @@ class KafkaConfig:
     """Bytes of one connection's unanswered requests; beyond it the socket is not read, so at most
     one more frame is in memory."""
     total_bytes_in_flight_max: int = 1024 * 1024 * 1024
-    """Bytes of all connections' unanswered requests; a large frame waits until it fits."""
+    """Bytes of all connections' unanswered requests. A large frame counts as it comes and waits
+    until its next part fits; one at a time may go beyond the limit, so that it can end."""
     connections_max: int = 20_000
     connections_per_address_max: int = 2_000
     """Connections from one address, so that one machine that leaks them harms only itself."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from firnmq.brokers.kafka.budget import ByteBudget
+from firnmq.brokers.kafka.budget import ByteBudget, FrameRoom
 from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.protocol import FileRange, Part
@@ -37,11 +37,10 @@ _IDLE_BUFFER_BYTES = 4 * 1024
 """What every connection has; most requests fit."""
 _SMALL_BUFFER_BYTES = 64 * 1024
 """What a connection has that once filled the first one. Larger frames get a buffer of their own."""
-LARGE_STEP_BYTES = 1024 * 1024
-"""Room that a large frame is given at first, then doubled as it fills: a length that is merely
-claimed takes no memory."""
 _STALL_S = 10.0
 """Seconds in which nothing came of a large frame, after which others may have its room."""
+_STEP_BYTES_PER_S_MIN = 64 * 1024
+"""How fast a large frame has to come, at least, while others wait for room."""
 _HEADER_BYTES_MIN = 8
 _JOINED_BYTES_MAX = 16 * 1024
 """Answers up to this size are copied into one: cheaper than to hand over each by itself."""
@@ -125,8 +124,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._end = 0
         self._large: bytearray | None = None
         self._large_length = 0
-        """Bytes that the large frame will have, all counted by the budget."""
+        """Bytes that the large frame will have."""
+        self._large_room: FrameRoom | None = None
+        """What the budget has counted of a large frame that has begun or waits to begin."""
         self._large_filled = 0
+        self._large_step_s = 0.0
+        """When the frame was given the room that it fills now."""
         self._large_since_s = 0.0
         self._frames: deque[bytearray] = deque()
         self._arrived = asyncio.Event()
@@ -202,11 +205,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._large_filled += count
             self.last_active_s = self.loop.time()
             if self._large_filled == self._large_length:
-                frame, self._large = self._large, None
-                self._take(frame)
-                self._hand_over()
+                self._end_large()
             elif self._large_filled == len(self._large):
-                self._large = _enlarged(self._large, min(2 * len(self._large), self._large_length))
+                self._take_room(self._grow_large)
             return
         self._end += count
         was_filled = self._end == len(self._small)
@@ -236,11 +237,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._take(self._small[body : body + length])
                 continue
             if length + _LENGTH_BYTES > _SMALL_BUFFER_BYTES:
-                if self._budget.take_or_wait(self, length, self._begin_large):
-                    self._begin_large()
-                else:
-                    self._waits_for_room = True
-                    self._pause_reading()
+                self._large_room = FrameRoom(self._budget, length)
+                self._take_room(self._begin_large)
                 return
             if length + _LENGTH_BYTES > len(self._small):
                 self._enlarge_small()
@@ -253,18 +251,46 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # A mechanism's own message has no header and may even be empty.
         return self.sasl is not None and self.sasl.takes_raw_tokens
 
+    def _take_room(self, go_on: Callable[[], None]) -> None:
+        """Goes on once the budget has room for more of the large frame; reads nothing before."""
+        assert self._large_room is not None
+        if self._large_room.take_step(go_on):
+            go_on()
+        else:
+            self._waits_for_room = True
+            self._pause_reading()
+
     def _begin_large(self) -> None:
-        """Makes room for the frame at the start of the small buffer; the budget has granted it."""
+        """Takes the frame at the start of the small buffer into one of its own."""
+        assert self._large_room is not None
         self._waits_for_room = False
         body = self._start + _LENGTH_BYTES
         length = int.from_bytes(self._small[self._start : body], "big")
-        self._large = self._buffers.take(min(length, LARGE_STEP_BYTES))
+        # At least 64 KiB, or all of it, which is no less than what has come already.
+        self._large = self._buffers.take(self._large_room.size_bytes)
         self._large_length = length
         self._large_filled = self._end - body
-        self._large_since_s = self.loop.time()
+        self._large_since_s = self._large_step_s = self.loop.time()
         self._large[: self._large_filled] = self._small_view[body : self._end]
         self._start = self._end = 0
         self._resume_reading()
+
+    def _grow_large(self) -> None:
+        assert self._large is not None
+        assert self._large_room is not None
+        self._waits_for_room = False
+        self._large_step_s = self.loop.time()
+        self._large = _enlarged(self._large, self._large_room.size_bytes)
+        self._resume_reading()
+
+    def _end_large(self) -> None:
+        assert self._large is not None
+        assert self._large_room is not None
+        frame, self._large = self._large, None
+        room, self._large_room = self._large_room, None
+        self._take(frame)
+        room.end()
+        self._hand_over()
 
     def _enlarge_small(self) -> None:
         if len(self._small) < _SMALL_BUFFER_BYTES:
@@ -316,10 +342,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _give_back_large(self) -> None:
         """The rest of a frame that has begun will not come."""
-        self._budget.stop_waiting(self)
-        size = 0 if self._large is None else self._large_length
+        room, self._large_room = self._large_room, None
         self._large = None
-        self._budget.give_back(size)
+        if room is not None:
+            room.give_back()
 
     def _give_back_unbegun(self) -> None:
         """Requests that will not be begun are held no longer; the others are once answered."""
@@ -468,6 +494,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # One that holds nothing must read on whatever others hold: nobody would wake it later.
         if has_room or self._held_bytes == 0:
             self._is_paused = False
+            if self._large is not None:  # It could not come meanwhile.
+                self._large_step_s = self.last_active_s = self.loop.time()
             if self._transport is not None:
                 self._transport.resume_reading()
 
@@ -476,14 +504,22 @@ class KafkaConnection(asyncio.BufferedProtocol):
         config = self._config
         if self.sasl is not None and not self.sasl.is_done:
             return "handshake" if now_s - self.made_s > config.handshake_timeout_s else None
+        if self._waits_for_room:
+            return None
         if self._large is not None:
             if now_s - self._large_since_s > config.idle_timeout_s:
                 return "idle"
-            if self._budget.waiting_count and now_s - self.last_active_s > _STALL_S:
+            if self._budget.waiting_count and not self._is_paused and self._is_slow(now_s):
                 return "stall"
-        if self._is_working or self._waits_for_room:
+        if self._is_working:
             return None
         return "idle" if now_s - self.last_active_s > config.idle_timeout_s else None
+
+    def _is_slow(self, now_s: float) -> bool:
+        """Whether others need not wait any longer for the large frame that is coming."""
+        assert self._large is not None
+        step_s = _STALL_S + len(self._large) / _STEP_BYTES_PER_S_MIN
+        return now_s - self.last_active_s > _STALL_S or now_s - self._large_step_s > step_s
 
     def close_when_answered(self) -> None:
         """Closes the connection once the request that is being handled has its response."""

@@ -1,8 +1,14 @@
-"""The byte budget: who fits goes on, who does not waits in line."""
+"""The byte budget: who fits goes on, who does not waits in line, and nobody waits for ever."""
 
 from __future__ import annotations
 
-from firnmq.brokers.kafka.budget import ByteBudget
+from random import Random
+
+import pytest
+
+from firnmq.brokers.kafka.budget import STEP_BYTES_MAX, STEP_BYTES_MIN, ByteBudget, FrameRoom
+
+MIB = 1024 * 1024
 
 
 def test_those_who_wait_are_served_in_order() -> None:
@@ -32,7 +38,136 @@ def test_one_that_goes_away_does_not_hold_up_the_others() -> None:
     budget.take(100)
     budget.take_or_wait("a", 90, lambda: granted.append("a"))
     budget.take_or_wait("b", 20, lambda: granted.append("b"))
-    budget.stop_waiting("a")
-    budget.stop_waiting("never")
+    budget.leave("a")
+    budget.leave("never")
     budget.give_back(100)
     assert (granted, budget.used_bytes) == (["b"], 20)
+
+
+def test_one_that_has_begun_goes_first_and_one_of_them_beyond_the_limit() -> None:
+    budget = ByteBudget(100)
+    granted: list[str] = []
+    for owner in ("a", "b"):
+        assert budget.take_or_wait(owner, 50, lambda: None)
+    assert not budget.take_or_wait("new", 1, lambda: granted.append("new"))
+    # 1. The first that wants more gets it, the second waits: both would be too much.
+    assert budget.grow_or_wait("a", 30, lambda: None)
+    assert not budget.grow_or_wait("b", 30, lambda: granted.append("b"))
+    assert budget.grow_or_wait("a", 30, lambda: None)
+    assert budget.used_bytes == 160
+    # 2. The first is whole, but its bytes are still there: nobody else goes beyond the limit.
+    budget.leave("a")
+    assert granted == []
+    # 3. They are given back: the second goes on, and before the new one.
+    budget.give_back(110)
+    assert (granted, budget.used_bytes) == (["b", "new"], 81)
+
+
+def test_one_that_goes_away_while_it_is_favoured_leaves_its_place_to_the_next() -> None:
+    budget = ByteBudget(100)
+    granted: list[str] = []
+    budget.take_or_wait("a", 60, lambda: None)
+    budget.take_or_wait("b", 40, lambda: None)
+    assert budget.grow_or_wait("a", 60, lambda: None)
+    assert not budget.grow_or_wait("b", 40, lambda: granted.append("b"))
+    budget.leave("a")
+    budget.give_back(120)
+    assert (granted, budget.used_bytes) == (["b"], 80)
+
+
+def test_a_claimed_length_is_not_counted() -> None:
+    budget = ByteBudget(100 * MIB)
+    room = FrameRoom(budget, 90 * MIB)
+    assert room.take_step(lambda: None)
+    assert budget.used_bytes == room.size_bytes == STEP_BYTES_MAX
+    budget.take(50 * MIB)
+    cautious = FrameRoom(budget, 90 * MIB)
+    assert cautious.take_step(lambda: None)
+    assert cautious.size_bytes == STEP_BYTES_MIN
+    cautious.give_back()
+    room.give_back()
+    assert budget.used_bytes == 50 * MIB
+
+
+def test_room_is_doubled_up_to_the_length() -> None:
+    budget = ByteBudget(100 * MIB)
+    room = FrameRoom(budget, 5 * MIB)
+    sizes = []
+    while not room.is_whole:
+        assert room.take_step(lambda: None)
+        sizes.append(room.size_bytes)
+    assert sizes == [MIB, 2 * MIB, 4 * MIB, 5 * MIB]
+    room.end()
+    assert budget.used_bytes == 5 * MIB
+    budget.give_back(5 * MIB)
+    assert budget.used_bytes == 0
+
+
+class Sender:
+    """A client that sends one frame whenever it may, and is answered some time later."""
+
+    def __init__(self, budget: ByteBudget, length: int) -> None:
+        self.length = length
+        self.room = FrameRoom(budget, length)
+        self.may_send = False
+        self.filled = 0
+        self.is_answered = False
+        self._budget = budget
+        self._ask()
+
+    def send(self, size: int) -> None:
+        self.filled = min(self.filled + size, self.room.size_bytes)
+        if self.filled == self.length:
+            self.may_send = False
+            self.room.end()
+        elif self.filled == self.room.size_bytes:
+            self._ask()
+
+    def answer(self) -> None:
+        self.is_answered = True
+        self._budget.give_back(self.length)
+
+    def leave(self) -> None:
+        self.may_send = False
+        self.is_answered = True
+        self.room.give_back()
+
+    @property
+    def is_whole(self) -> bool:
+        return self.filled == self.length and not self.is_answered
+
+    def _ask(self) -> None:
+        self.may_send = False
+        if self.room.take_step(self._go_on):
+            self.may_send = True
+
+    def _go_on(self) -> None:
+        self.may_send = True
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_frame_ends_and_the_limit_is_kept_but_for_one(seed: int) -> None:
+    """Frames of any length, up to more than everything, begun at any time, some given up."""
+    chance = Random(seed)
+    limit = chance.choice((1, 4, 16)) * MIB
+    longest = chance.choice((MIB, limit, 3 * limit))
+    budget = ByteBudget(limit)
+    senders: list[Sender] = []
+    begun = 0
+    while begun < 60 or any(not each.is_answered for each in senders):
+        if begun < 60 and chance.random() < 0.3:
+            senders.append(Sender(budget, chance.randint(STEP_BYTES_MIN, longest)))
+            begun += 1
+        live = [each for each in senders if not each.is_answered]
+        ready = [each for each in live if each.may_send]
+        whole = [each for each in live if each.is_whole]
+        assert not live or ready or whole, "all wait for each other"
+        if whole and chance.random() < 0.3:
+            chance.choice(whole).answer()
+        elif ready and chance.random() < 0.02:
+            chance.choice(ready).leave()
+        elif ready:
+            chance.choice(ready).send(chance.randint(1, MIB))
+        assert budget.used_bytes <= limit + longest
+    assert budget.used_bytes == 0
+    assert budget.waiting_count == 0
