@@ -3,6 +3,7 @@
 from firnmq.engines.api import (
     AdapterOffsetStrategy,
     Appended,
+    CompactionCounts,
     Engine,
     Page,
     RawPage,
@@ -13,6 +14,7 @@ from firnmq.engines.state import ShardSpec, ShardState
 __all__ = [
     "AdapterOffsetStrategy",
     "Appended",
+    "CompactionCounts",
     "Engine",
     "Page",
     "RawPage",

@@ -34,6 +34,7 @@ from firnmq.record.codec import (
 )
 from firnmq.record.columns import BinaryColumn, Columns, columns_of_records
 from firnmq.record.compression import compress, decompress
+from firnmq.record.rewrite import empty_batch, filtered, unpacked, with_header
 from firnmq.record.selection import ALL_COLUMNS, EVERYTHING, ColumnName, Selection
 from firnmq.record.types import BatchTerms, Headers, NewRecord, Record, checked
 
@@ -66,13 +67,17 @@ __all__ = [
     "crc32c",
     "decode",
     "decompress",
+    "empty_batch",
     "encode",
     "encode_columns",
     "encode_some",
+    "filtered",
     "parse_header",
     "patch_base",
     "patched_prefix",
+    "unpacked",
     "validate",
     "validate_header",
     "walk",
+    "with_header",
 ]

@@ -19,6 +19,8 @@ def segment_layout(data_directory: Path, files: FileCache) -> PartitionPerFile:
     return PartitionPerFile(data_directory / SEGMENT_DIRECTORY, files)
 
 
-def segment_engine(backend: DurableBackend, pool: IoPool[Append]) -> LogEngine:
+def segment_engine(
+    backend: DurableBackend, pool: IoPool[Append], compaction_bytes: int
+) -> LogEngine:
     keeper = DurableKeeper(StorageType.SEGMENT.value, backend, pool)
-    return LogEngine(keeper, backend.state, backend.clock)
+    return LogEngine(keeper, backend.state, backend.clock, compaction_bytes=compaction_bytes)
