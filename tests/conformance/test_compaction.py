@@ -572,7 +572,7 @@ def test_readers_never_notice(lab: Lab) -> None:
     for thread in threads:
         thread.start()
     try:
-        for number in range(40):
+        for number in range(15):
             for _ in range(3):
                 write(shard, *((key, f"{number}" * 20) for key in keys))
             shard.roll()
