@@ -36,6 +36,16 @@ class LimitExceeded(InvalidRecord):
         self.limit = limit
 
 
+class KeyRequired(InvalidRecord):
+    """A record without a key came to a topic that keeps the newest record of each key."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a record has no key, and the topic is compacted by key; give every record a key, "
+            "or set cleanup.policy=delete"
+        )
+
+
 class Corruption(FirnError):
     """Stored bytes are not what was written. `where` names the file or shard."""
 

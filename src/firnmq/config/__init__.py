@@ -5,6 +5,7 @@ from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopba
 from firnmq.config.sections import Settings
 from firnmq.config.store import StoreConfig, load_store_config
 from firnmq.config.topic import (
+    CleanupPolicy,
     CompressionType,
     Durability,
     MemoryOverflow,
@@ -14,6 +15,7 @@ from firnmq.config.topic import (
 
 __all__ = [
     "AdminConfig",
+    "CleanupPolicy",
     "CompressionType",
     "Durability",
     "LogConfig",

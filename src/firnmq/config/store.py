@@ -31,7 +31,10 @@ class StoreConfig:
     memory_bytes: int = 1024 * 1024 * 1024
     """Bytes all memory topics together may hold."""
     housekeeping_ms: int = 5_000
-    """Time between rounds of rolling by age, retention and spilling."""
+    """Time between rounds of rolling by age, retention, spilling and compaction."""
+    compaction_bytes: int = 64 * 1024 * 1024
+    """Memory that a compaction may take for keys, at 192 bytes each, for each storage type. With
+    more keys in what is new than fit, the shard is gone through several times."""
     state_sync_ms: int = 1_000
     """Time between syncs of the index log: bounds what is scanned after a power cut."""
 

@@ -53,6 +53,25 @@ class CompressionType(Enum):
     ZSTD = "zstd"
 
 
+class CleanupPolicy(Enum):
+    """What becomes of old records."""
+
+    DELETE = "delete"
+    """Whole segments go when `retention.ms` or `retention.bytes` says so."""
+    COMPACT = "compact"
+    """The newest record of each key stays, whatever its age; every record needs a key."""
+    COMPACT_DELETE = "compact,delete"
+    """Both."""
+
+    @property
+    def compacts(self) -> bool:
+        return self is not CleanupPolicy.DELETE
+
+    @property
+    def deletes(self) -> bool:
+        return self is not CleanupPolicy.COMPACT
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """A topic's options. None means: no limit."""
@@ -69,6 +88,16 @@ class TopicConfig:
     """Oldest sealed segments are dropped while the rest still has this many bytes per shard."""
     ttl_ms: int | None = None
     """A record expires this long after its timestamp, unless its own expiry comes first."""
+    cleanup_policy: CleanupPolicy = CleanupPolicy.DELETE
+    min_cleanable_dirty_ratio: float = 0.5
+    """Share of a shard's sealed bytes that must be new before they are compacted."""
+    delete_retention_ms: int = 24 * 3600 * 1000
+    """How long compaction keeps a record without a value after it first came by: as long as a
+    reader may take from the beginning to the end without missing that the key is gone."""
+    min_compaction_lag_ms: int = 0
+    """A record is not compacted before it is this old."""
+    max_compaction_lag_ms: int | None = None
+    """A segment is sealed, and compacted however little is new, when it is this old."""
     durability: Durability = Durability.FSYNC
     durability_interval_ms: int = 100
     """Time between syncs with durability=interval: what a power cut may cost."""
@@ -78,8 +107,9 @@ class TopicConfig:
     """Keep the tag index, for read_by_tag."""
     tag_headers: tuple[str, ...] = ("tag",)
     """Headers whose values are a record's tags; records written with tags use the first."""
-    expire_header: str = "expire-at"
-    """Header that holds a record's expiry in milliseconds, as decimal digits."""
+    expire_header: str | None = "expire-at"
+    """Header that holds a record's expiry in milliseconds, as decimal digits. None: records have
+    no expiry of their own, and nobody looks for one when they are appended."""
     compression_type: CompressionType = CompressionType.NONE
     max_record_bytes: int = MIB
     """A larger record is refused."""
@@ -98,6 +128,21 @@ class TopicConfig:
             raise InvalidArgument("tag.headers", "needs at least one header name, none empty")
         if self.max_record_bytes > self.max_batch_bytes:
             raise InvalidArgument("max.record.bytes", "must not be above max.batch.bytes")
+        lag = self.max_compaction_lag_ms
+        if lag is not None and lag < self.min_compaction_lag_ms:
+            raise InvalidArgument(
+                "max.compaction.lag.ms", "must not be below min.compaction.lag.ms"
+            )
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the newest record of each key is all that is kept in the end."""
+        return self.cleanup_policy.compacts
+
+    @property
+    def expire_header_bytes(self) -> bytes:
+        """The header's name as it stands in a record; one that no header has if there is none."""
+        return _NO_HEADER if self.expire_header is None else self.expire_header.encode()
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> TopicConfig:
@@ -125,12 +170,19 @@ def option_name(field: str) -> str:
     return field.replace("_", ".")
 
 
-_BOUNDS = {
+_NO_HEADER = b"\xff"
+"""Names of headers are UTF-8, and this is not."""
+
+_BOUNDS: dict[str, tuple[int, int]] = {
     "segment_bytes": (KIB, 4 * GIB),
     "segment_ms": (1, 2**53),
     "retention_ms": (0, 2**53),
     "retention_bytes": (0, 2**53),
     "ttl_ms": (1, 2**53),
+    "min_cleanable_dirty_ratio": (0, 1),
+    "delete_retention_ms": (0, 2**63 - 1),
+    "min_compaction_lag_ms": (0, 2**63 - 1),
+    "max_compaction_lag_ms": (1, 2**63 - 1),
     "durability_interval_ms": (1, 3_600_000),
     "max_record_bytes": (1, 64 * MIB),
     "max_batch_bytes": (KIB, 96 * MIB),  # Records merged up to this still fit a 100 MiB frame.
@@ -150,6 +202,28 @@ def _limit(value: object) -> int | None:
     if value is None or value in ("none", "-1", -1):
         return None
     return _number(value)
+
+
+def _ratio(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError("must be a number")
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(f"must be a number, not {value!r}") from None
+    if not 0 <= number <= 1:  # Which is also false for what is no number.
+        raise ValueError(f"must be 0 to 1, not {value!r}")
+    return number
+
+
+def _policy(value: object) -> CleanupPolicy:
+    if isinstance(value, CleanupPolicy):
+        return value
+    words = {word.strip() for word in value.split(",")} if isinstance(value, str) else set()
+    for policy in CleanupPolicy:
+        if words == set(policy.value.split(",")):
+            return policy
+    raise ValueError(f"must be delete, compact or both separated by a comma, not {value!r}")
 
 
 def _flag(value: object) -> bool:
@@ -177,6 +251,10 @@ def _name(value: object) -> str:
     return value
 
 
+def _optional_name(value: object) -> str | None:
+    return None if value is None or value in ("none", "-1") else _name(value)
+
+
 def _names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(","))
@@ -192,12 +270,17 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "retention_ms": _limit,
     "retention_bytes": _limit,
     "ttl_ms": _limit,
+    "cleanup_policy": _policy,
+    "min_cleanable_dirty_ratio": _ratio,
+    "delete_retention_ms": _number,
+    "min_compaction_lag_ms": _number,
+    "max_compaction_lag_ms": _limit,
     "durability": _one_of(Durability),
     "durability_interval_ms": _number,
     "index_key": _flag,
     "index_tag": _flag,
     "tag_headers": _names,
-    "expire_header": _name,
+    "expire_header": _optional_name,
     "compression_type": _one_of(CompressionType),
     "max_record_bytes": _number,
     "max_batch_bytes": _number,

@@ -3,6 +3,7 @@
 from firnmq.engines.api import (
     AdapterOffsetStrategy,
     Appended,
+    CompactionCounts,
     Engine,
     Page,
     RawPage,
@@ -16,6 +17,7 @@ __all__ = [
     "AdapterOffsetStrategy",
     "Append",
     "Appended",
+    "CompactionCounts",
     "Engine",
     "Page",
     "RawPage",

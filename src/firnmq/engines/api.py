@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -132,6 +132,17 @@ class ShardStatus:
     failure: str | None
 
 
+@dataclass(slots=True, kw_only=True)
+class CompactionCounts:
+    """What compaction has done so far. Owned by the thread that compacts."""
+
+    pass_count: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
 class Engine(Protocol):
     """Keeps shards. Reads block; `append` is awaited. Safe with threads.
 
@@ -217,6 +228,9 @@ class Engine(Protocol):
 
     def roll(self, shard: str) -> None: ...
 
-    def housekeep(self) -> None: ...
+    def housekeep(self, is_stopping: Callable[[], bool] = ...) -> None:
+        """One round of upkeep, ended early once it is to stop."""
+
+    def compaction_counts(self) -> CompactionCounts: ...
 
     def close(self) -> None: ...

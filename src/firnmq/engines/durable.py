@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from firnmq.clock import Clock
 from firnmq.config import Durability
 from firnmq.disk import Family, IoPool, KeyValueStore, Ticket
 from firnmq.engines.api import Appended
+from firnmq.engines.copies import StoredCopy, drop_stray_entries
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
@@ -41,6 +43,9 @@ class ByteLayout(Protocol):
     def drop_shard(self, spec: ShardSpec) -> None:
         """Removes every byte of a shard, whatever state it is in."""
 
+    def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Removes bytes in the other slots of a shard's segments."""
+
 
 class DurableBackend:
     """A Backend over the key-value store. One serves every durable engine of a store, so that a
@@ -58,10 +63,10 @@ class DurableBackend:
         return self._layouts[spec.config.storage_type].open_bytes(spec, meta)
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> RocksSegmentIndex:
-        return RocksSegmentIndex(self._kv, spec.uid, meta.seq)
+        return RocksSegmentIndex(self._kv, spec.uid, meta.place)
 
     def turn_index(self, spec: ShardSpec, segment: Segment) -> RocksIndexEntries:
-        return RocksIndexEntries(spec.uid, segment.meta.seq)
+        return RocksIndexEntries(spec.uid, segment.meta.place)
 
     def commit(self, logs: list[ShardLog]) -> None:
         """One write for all rows and entries; one sync if rows must be durable."""
@@ -101,10 +106,17 @@ class DurableBackend:
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         segment.bytes.drop()
-        RocksSegmentIndex(self._kv, spec.uid, segment.meta.seq).clear()
+        RocksSegmentIndex(self._kv, spec.uid, segment.meta.place).clear()
+
+    def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> StoredCopy:
+        return StoredCopy(self._kv, self.open_bytes(spec, meta), spec.uid, meta)
+
+    def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        self._layouts[spec.config.storage_type].drop_strays(spec, metas)
+        drop_stray_entries(self._kv, spec, metas)
 
     def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
-        RocksSegmentIndex(self._kv, spec.uid, segment.meta.seq).clear()
+        RocksSegmentIndex(self._kv, spec.uid, segment.meta.place).clear()
         return segment
 
     def drop_shard(self, spec: ShardSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Protocol
 
 from firnmq.clock import Clock
@@ -14,11 +14,13 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.api import (
     AdapterOffsetStrategy,
     Appended,
+    CompactionCounts,
     Page,
     RawPage,
     ShardStatus,
     StoredPage,
 )
+from firnmq.engines.compactor import Compactor
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.segments import SegmentState
 from firnmq.engines.shardlog import (
@@ -81,9 +83,15 @@ class LogEngine:
     """An Engine whose shards are logs; `keeper` says how they are opened and written."""
 
     def __init__(
-        self, keeper: LogKeeper, state: ShardState, clock: Clock, *, producer_expiration_ms: int
+        self,
+        keeper: LogKeeper,
+        state: ShardState,
+        clock: Clock,
+        *,
+        producer_expiration_ms: int,
+        compaction_bytes: int,
     ) -> None:
-        """A producer is forgotten once it has stored nothing for the time given last."""
+        """A producer is forgotten once it has stored nothing for `producer_expiration_ms`."""
         self._producer_expiration_ms = producer_expiration_ms
         self._keeper = keeper
         self._state = state
@@ -96,6 +104,13 @@ class LogEngine:
         self._logs: dict[str, ShardLog] = {}
         self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
         self._is_closed = False
+        self._compactor = Compactor(
+            self._shards_to_compact,
+            self._writable_log,
+            keeper.recount,
+            clock,
+            memory_bytes=compaction_bytes,
+        )
 
     # Shards -------------------------------------------------------------------------------------
 
@@ -108,15 +123,17 @@ class LogEngine:
     def delete_shard(self, name: str) -> None:
         """Removes a shard with all its records, without opening it: a corrupt one can go too."""
         spec = self._spec(name)
-        with self._opening[spec.uid % _LOCK_STRIPES]:
+        with self._opening[spec.uid % _LOCK_STRIPES], ExitStack() as held:
             log = self._logs.get(name)
-            with nullcontext() if log is None else log.lock:
-                if log is not None:
+            if log is not None:
+                with log.lock:
                     log.refusal = ShardNotFound(name)
-                self._keeper.drop_shard(spec, log)
-                self._state.remove_shard(spec)
-                self._specs.pop(name, None)
-                self._logs.pop(name, None)
+                held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
+                held.enter_context(log.lock)
+            self._keeper.drop_shard(spec, log)
+            self._state.remove_shard(spec)
+            self._specs.pop(name, None)
+            self._logs.pop(name, None)
 
     def list_shard(self) -> list[ShardSpec]:
         return list(self._specs.values())
@@ -158,6 +175,8 @@ class LogEngine:
         """Gives a shard other options, for what is written and judged from now on."""
 
         def change(log: ShardLog) -> None:
+            if config.expire_header != log.spec.config.expire_header:
+                raise InvalidArgument("expire.header", "is fixed when a topic is made")
             spec = ShardSpec(name=log.spec.name, uid=log.spec.uid, config=config)
             self._state.save_shard(spec)
             self._specs[shard] = spec
@@ -309,16 +328,16 @@ class LogEngine:
 
     # Upkeep -------------------------------------------------------------------------------------
 
-    def housekeep(self) -> None:
+    def housekeep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Rolls by age, drops what retention allows and producers that have long been silent,
-        and whatever else the keeper has to do.
+        and whatever else the keeper has to do; then compacts for a while.
 
         One shard's trouble is logged and does not keep others from their turn.
         """
         for name, spec in list(self._specs.items()):
             config = spec.config
             has_limits = (config.retention_ms, config.retention_bytes, config.ttl_ms) != (None,) * 3
-            if name not in self._logs and not has_limits:
+            if name not in self._logs and not has_limits and not config.compacts:
                 continue
             try:
                 log = self._writable_log(name)
@@ -331,9 +350,17 @@ class LogEngine:
                 continue  # Deleted meanwhile.
             except (FirnError, OSError) as error:
                 _log.error("housekeeping_failed", shard=name, error=str(error))
+        self._compactor.work(is_stopping)
+
+    def compaction_counts(self) -> CompactionCounts:
+        return self._compactor.counts
 
     def close(self) -> None:
+        self._compactor.close()
         self._is_closed = True
+
+    def _shards_to_compact(self) -> list[str]:
+        return [name for name, spec in list(self._specs.items()) if spec.config.compacts]
 
     def _retain(self, log: ShardLog) -> None:
         config, now_ms = log.spec.config, self._clock.now_ms()

@@ -36,9 +36,10 @@ def has_expired(newest_ms: int, written_ms: int, config: TopicConfig, now_ms: in
     Records without a timestamp are as old as they have been here; the time to live, which is
     counted from the timestamp, does not end for them.
     """
+    retention_ms = config.retention_ms if config.cleanup_policy.deletes else None
     if newest_ms < 0:
-        return config.retention_ms is not None and written_ms + config.retention_ms <= now_ms
-    limits = [limit for limit in (config.retention_ms, config.ttl_ms) if limit is not None]
+        return retention_ms is not None and written_ms + retention_ms <= now_ms
+    limits = [limit for limit in (retention_ms, config.ttl_ms) if limit is not None]
     return bool(limits) and newest_ms + min(limits) <= now_ms
 
 
@@ -47,4 +48,5 @@ def _is_too_old(meta: SegmentMeta, config: TopicConfig, now_ms: int) -> bool:
 
 
 def _is_too_much(remaining_bytes: int, config: TopicConfig) -> bool:
-    return config.retention_bytes is not None and remaining_bytes >= config.retention_bytes
+    limit = config.retention_bytes if config.cleanup_policy.deletes else None
+    return limit is not None and remaining_bytes >= limit

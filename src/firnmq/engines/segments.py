@@ -29,6 +29,10 @@ TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
 """From each state, where a segment can go. Everything else is a defect."""
 
 
+_SLOT_SHIFT = 31
+"""Segments are numbered from 0 on and stay below this bit."""
+
+
 class Medium(Enum):
     """Where a segment's bytes are."""
 
@@ -62,6 +66,31 @@ class SegmentMeta:
     sealed_ms: int = -1
     transactions: tuple[OpenTransaction, ...] = ()
     """Those open at the end, known when sealed: what a scan of the next segment begins with."""
+    first_expiry_ms: int = 0
+    """No record expires by its own header before this, known when sealed."""
+    slot: int = 0
+    """Which of its two places holds the bytes and the indexes, 0 or 1: compaction writes the
+    other one and then changes this."""
+    compacted_ms: int = -1
+    """Since when it holds at most one record of each key, -1 if it may hold more."""
+    has_gaps: bool = False
+    """Records were removed from it, so its batches need not follow each other."""
+    tombstone_count: int = 0
+    """Records without a value that compaction has left in it."""
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.compacted_ms >= 0
+
+    @property
+    def place(self) -> int:
+        """The number under which rows and index entries are kept."""
+        return self.seq | self.slot << _SLOT_SHIFT
+
+    @property
+    def other_place(self) -> int:
+        """Where it is written anew, or was before."""
+        return self.seq | (1 - self.slot) << _SLOT_SHIFT
 
     def become_sealed(
         self,
@@ -71,6 +100,7 @@ class SegmentMeta:
         crc: int,
         max_timestamp: int,
         now_ms: int,
+        first_expiry_ms: int = 0,
         transactions: tuple[OpenTransaction, ...] = (),
     ) -> SegmentMeta:
         return self._become(
@@ -80,6 +110,7 @@ class SegmentMeta:
             length=length,
             crc=crc,
             max_timestamp=max_timestamp,
+            first_expiry_ms=first_expiry_ms,
             sealed_ms=now_ms,
         )
 
@@ -91,6 +122,14 @@ class SegmentMeta:
         if self.state is not SegmentState.SEALED:
             raise IllegalTransition(f"segment {self.seq} is {self.state.value}, cannot be spilled")
         return dataclasses.replace(self, medium=Medium.FILE)
+
+    def become_compacted(self, **changes: object) -> SegmentMeta:
+        """The same sealed segment with fewer records, or known to need no fewer."""
+        if self.state is not SegmentState.SEALED:
+            raise IllegalTransition(
+                f"segment {self.seq} is {self.state.value}, cannot be compacted"
+            )
+        return dataclasses.replace(self, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
 
     def _become(self, state: SegmentState, **changes: object) -> SegmentMeta:
         if state not in TRANSITIONS[self.state]:

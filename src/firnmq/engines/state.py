@@ -103,6 +103,15 @@ class ShardState:
                 batch.put(Family.STATE, key, msgspec.msgpack.encode(meta))
         self._kv.sync()
 
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: list[SegmentMeta]) -> None:
+        """Puts one sealed segment in the place of itself and of those after it, which were merged
+        into it: one durable change."""
+        with self._kv.batch() as batch:
+            for meta in (new, *(each.become_deleted() for each in merged)):
+                key = _CHAIN + _CHAIN_KEY.pack(uid, meta.seq)
+                batch.put(Family.STATE, key, msgspec.msgpack.encode(meta))
+        self._kv.sync()
+
     def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: list[int]) -> None:
         """Makes a segment the active one again and forgets those after it: one durable change."""
         with self._kv.batch() as batch:

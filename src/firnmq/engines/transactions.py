@@ -13,12 +13,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from firnmq.errors import Corruption
-from firnmq.record import Selection, crc32c, decode
+from firnmq.record import Selection, decode, with_header
 from firnmq.record.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
-    CRC_START,
-    HEADER,
     HEADER_BYTES,
     LENGTH_END,
     MAGIC,
@@ -163,14 +161,6 @@ def marker_batch(producer_id: int, epoch: int, *, is_commit: bool) -> bytearray:
         record_count=1,
     )
     return with_header(bytearray(header.pack() + payload), header)
-
-
-def with_header(batch: bytearray, header: BatchHeader) -> bytearray:
-    """The batch with another header and the CRC that goes with it."""
-    HEADER.pack_into(batch, 0, *header)
-    crc = crc32c(memoryview(batch)[CRC_START:])
-    batch[CRC_START - 4 : CRC_START] = crc.to_bytes(4, "big")
-    return batch
 
 
 def is_commit_marker(batch: Buffer) -> bool:

@@ -29,6 +29,7 @@ from firnmq.record.selection import OFFSET_END
 
 __all__ = ["Finding", "FindingKind", "Progress", "Verification", "Verifier"]
 
+_OPENING_REMOVES = "the next opening for use removes them"
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes there are."""
 
@@ -63,7 +64,7 @@ class Verifier:
         spec = specs[shard]
         try:
             segments = self._segments(spec)
-            known = {meta.seq: meta for meta in self._state.chain(spec.uid)}
+            known = {meta.place: meta for meta in self._state.chain(spec.uid)}
         except Corruption as error:
             notes.add(FindingKind.CHAIN, error.reason, error.where)
             return notes.verification(0)
@@ -135,7 +136,7 @@ class Verifier:
             Segment(
                 meta,
                 layout.open_bytes(spec, meta),
-                RocksSegmentIndex(self._kv, spec.uid, meta.seq),
+                RocksSegmentIndex(self._kv, spec.uid, meta.place),
             )
             for meta in self._state.chain(spec.uid)
         ]
@@ -192,6 +193,7 @@ class Verifier:
     ) -> None:
         """Files, rows and index entries that no segment accounts for."""
         places = {segment.bytes.where for segment in segments}
+        other_places = {meta.other_place for meta in known.values()}
         directory = self._directory / spec.name
         if directory.is_dir():
             for path in sorted(directory.iterdir()):
@@ -200,7 +202,10 @@ class Verifier:
                     notes.add(FindingKind.ORPHAN, text, str(path))
         for family in (Family.INDEX, Family.MESSAGES):
             for seq in self._stored_seqs(family, spec.uid):
-                if seq not in known and not self._is_of_producers(family, spec.uid, seq):
+                if seq in other_places:
+                    text = f"entries of an interrupted compaction; {_OPENING_REMOVES}"
+                    notes.add(FindingKind.ORPHAN, text, f"{family.value} family")
+                elif seq not in known and not self._is_of_producers(family, spec.uid, seq):
                     text = f"entries of segment {seq}, which the shard does not have"
                     notes.add(FindingKind.ORPHAN, text, f"{family.value} family", seq=seq)
 
@@ -218,7 +223,7 @@ class Verifier:
         while found := self._kv.items(family, lower, upper, 1):
             seq: int = PREFIX.unpack(found[0][0][:8] + b"\x00")[1]
             yield seq
-            if seq == 2**32 - 1:
+            if seq == NO_SEGMENT:
                 return
             lower = PREFIX.pack(uid, seq + 1, 0)[:8]
 

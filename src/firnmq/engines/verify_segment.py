@@ -10,8 +10,8 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.findings import FindingKind, Notes
 from firnmq.engines.layouts.partition_per_file import FileBytes
 from firnmq.engines.segments import Medium, Segment, SegmentGone, SegmentState
-from firnmq.engines.shardlog.append import terms_of
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
+from firnmq.engines.shardlog.append import first_expiry, terms_of
+from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED, first_misplaced
 from firnmq.engines.state import ShardSpec
 from firnmq.engines.verify_index import (
     ENTRIES_PER_PASS,
@@ -43,6 +43,7 @@ from firnmq.record.batch import MAGIC
 
 OFFSET_GAP = "offset gap"
 """What `walk` says of a batch that does not begin where its predecessor ends."""
+OFFSET_ORDER = "offset out of order"
 _JUDGED_BYTES = 17
 """A batch's first bytes, up to the one that is the same in all: a bad batch's length is believed
 if that byte stands where it says the next one begins."""
@@ -56,12 +57,13 @@ _INDEX_KINDS = {
 class _Reached:
     """The running state of a segment at one batch border."""
 
-    __slots__ = ("max_timestamp", "next_offset", "records_since_point")
+    __slots__ = ("first_expiry_ms", "max_timestamp", "next_offset", "records_since_point")
 
     def __init__(self, next_offset: int, builder: IndexBuilder) -> None:
         self.next_offset = next_offset
         self.max_timestamp = builder.max_timestamp
         self.records_since_point = builder.records_since_point
+        self.first_expiry_ms = builder.first_expiry_ms
 
 
 class SegmentCheck:
@@ -207,7 +209,11 @@ class SegmentCheck:
         """Takes whole batches; returns the bytes taken and the bytes the next one needs."""
         taken = 0
         while True:
-            found = walk(pending, taken, None, expected_offset=self.end_offset, verify=True)
+            has_gaps = self._meta.has_gaps
+            expected_offset = None if has_gaps else self.end_offset
+            found = walk(pending, taken, None, expected_offset=expected_offset, verify=True)
+            if has_gaps:
+                self._check_order(found.headers, position)
             for entry in found.headers:
                 self._mark(position + entry.position)
                 self._take(pending, entry, position, expected)
@@ -229,6 +235,15 @@ class SegmentCheck:
             if skipped == 0:
                 return taken, 0
             taken += skipped
+
+    def _check_order(self, entries: list[BatchEntry], position: int) -> None:
+        """Where compaction has left gaps, offsets must still rise within the segment's bounds."""
+        number = first_misplaced(entries, self.end_offset, self._meta.end_offset)
+        if number is not None:
+            entry = entries[number]
+            text = f"{OFFSET_ORDER}: the batch says it holds offsets {entry.base_offset} to "
+            text += f"{entry.last_offset}"
+            self._bad_batch(position + entry.position, text)
 
     def _take(
         self, pending: bytearray, entry: BatchEntry, position: int, expected: Expected
@@ -253,7 +268,7 @@ class SegmentCheck:
         terms = terms_of(batch, self._spec.config)
         if terms is None:
             collect(batch)  # No index wants its records, but they must still be records.
-        sink = RocksIndexEntries(self._spec.uid, self._meta.seq)
+        sink = RocksIndexEntries(self._spec.uid, self._meta.place)
         builder.add(
             sink,
             position=at,
@@ -261,6 +276,7 @@ class SegmentCheck:
             record_count=entry.record_count,
             max_timestamp=entry.max_timestamp,
             terms=terms,
+            first_expiry_ms=first_expiry(batch, self._spec.config),
         )
         return sink.entries
 
@@ -339,6 +355,8 @@ class SegmentCheck:
         meta = self._meta
         if self._gave_up or self._length < meta.length:
             return  # Said already; the rest follows from it.
+        if meta.has_gaps:
+            self.end_offset = meta.end_offset  # Batches were checked to be below it.
         if self._is_walked and self.end_offset != meta.end_offset:
             text = f"its batches end at offset {self.end_offset}, noted is {meta.end_offset}"
             self._note(FindingKind.CHAIN, text)
@@ -346,11 +364,16 @@ class SegmentCheck:
             newest = self._builder.max_timestamp
             text = f"its newest record is of {newest} ms, noted is {meta.max_timestamp} ms"
             self._note(FindingKind.CHAIN, text)
+        if self._is_walked and meta.first_expiry_ms > self._builder.first_expiry_ms:
+            first = self._builder.first_expiry_ms
+            text = f"a record expires at {first} ms, noted is {meta.first_expiry_ms} ms"
+            self._note(FindingKind.CHAIN, text)
 
     def _check_checkpoint(self) -> None:
         checkpoint = self._checkpoint
         if checkpoint is None:
-            if self._is_sealed and self._is_durable and self._meta.medium is Medium.NATIVE:
+            is_native = self._meta.medium is Medium.NATIVE and not self._meta.has_gaps
+            if self._is_sealed and self._is_durable and is_native:
                 self._note(FindingKind.CHECKPOINT, "a sealed segment's checkpoint is missing")
             return
         if self._is_sealed and (checkpoint.position, checkpoint.crc) != (
@@ -413,10 +436,10 @@ class SegmentCheck:
     def _stored(self) -> Iterator[Entry]:
         index = self._segment.index
         if isinstance(index, MemorySegmentIndex):
-            sink = RocksIndexEntries(self._spec.uid, self._meta.seq)
+            sink = RocksIndexEntries(self._spec.uid, self._meta.place)
             index.replay(sink)
             return iter(sink.entries)
-        return stored_entries(self._kv, self._spec.uid, self._meta.seq)
+        return stored_entries(self._kv, self._spec.uid, self._meta.place)
 
 
 def _batch(pending: bytearray, entry: BatchEntry) -> bytes:

@@ -9,6 +9,10 @@ TIMESTAMP_MIN = -(2**63)
 """Smaller than any record's timestamp: what came before the first record of a segment."""
 
 
+NEVER_MS = 2**63 - 1
+"""Later than anything expires."""
+
+
 class Point(NamedTuple):
     """A batch border from which a scan can start."""
 

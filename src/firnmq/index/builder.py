@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firnmq.index.api import TIMESTAMP_MIN, IndexSink, Terms
+from firnmq.index.api import NEVER_MS, TIMESTAMP_MIN, IndexSink, Terms
 
 RECORDS_PER_POINT = 1000
 """A scan from a point reads at most this many records, or one batch, before its target."""
@@ -11,12 +11,18 @@ RECORDS_PER_POINT = 1000
 class IndexBuilder:
     """State of an active segment's sparse indexes. Owned by whoever appends to the segment."""
 
-    __slots__ = ("max_timestamp", "records_since_point")
+    __slots__ = ("first_expiry_ms", "max_timestamp", "records_since_point")
 
     def __init__(
-        self, *, max_timestamp: int = TIMESTAMP_MIN, records_since_point: int = RECORDS_PER_POINT
+        self,
+        *,
+        max_timestamp: int = TIMESTAMP_MIN,
+        records_since_point: int = RECORDS_PER_POINT,
+        first_expiry_ms: int = NEVER_MS,
     ) -> None:
         self.max_timestamp = max_timestamp
+        self.first_expiry_ms = first_expiry_ms
+        """No record expires by its own header before this."""
         self.records_since_point = records_since_point  # Starts full: the first batch is a point.
 
     def add(
@@ -28,6 +34,7 @@ class IndexBuilder:
         record_count: int,
         max_timestamp: int,
         terms: Terms | None,
+        first_expiry_ms: int,
     ) -> None:
         """Adds one batch; terms are None where the topic keeps neither key nor tag index."""
         if self.records_since_point >= RECORDS_PER_POINT:
@@ -36,6 +43,8 @@ class IndexBuilder:
         self.records_since_point += record_count
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
+        if first_expiry_ms < self.first_expiry_ms:
+            self.first_expiry_ms = first_expiry_ms
         if terms is not None:
             if terms.keys:
                 sink.add_keys(terms.keys, base_offset, position)

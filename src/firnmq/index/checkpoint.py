@@ -13,8 +13,12 @@ _LAYOUT = struct.Struct(
     "q"  # max_timestamp of those records
     "I"  # records_since_point
     "Q"  # indexed_upto: first offset that is not indexed, >= next_offset
+    "q"  # first_expiry_ms: no record expires by its own header before this
 )
-assert _LAYOUT.size == 40
+assert _LAYOUT.size == 48
+_LAYOUT_BEFORE_EXPIRY_BYTES = 40
+_UNKNOWN_EXPIRY = bytes(8)
+"""Records of a checkpoint that does not say may have expired at any time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,7 @@ class Checkpoint:
     max_timestamp: int
     records_since_point: int
     indexed_upto: int
+    first_expiry_ms: int
 
     def pack(self) -> bytes:
         return _LAYOUT.pack(
@@ -36,16 +41,20 @@ class Checkpoint:
             self.max_timestamp,
             self.records_since_point,
             self.indexed_upto,
+            self.first_expiry_ms,
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Checkpoint:
-        next_offset, position, crc, max_timestamp, records_since_point, upto = _LAYOUT.unpack(data)
+        if len(data) == _LAYOUT_BEFORE_EXPIRY_BYTES:
+            data += _UNKNOWN_EXPIRY
+        next_offset, position, crc, max_timestamp, since_point, upto, expiry = _LAYOUT.unpack(data)
         return cls(
             next_offset=next_offset,
             position=position,
             crc=crc,
             max_timestamp=max_timestamp,
-            records_since_point=records_since_point,
+            records_since_point=since_point,
             indexed_upto=upto,
+            first_expiry_ms=expiry,
         )

@@ -39,6 +39,7 @@ from firnmq.record.codec import (
 )
 from firnmq.record.columns import BinaryColumn, Columns, columns_of_records
 from firnmq.record.compression import compress, decompress
+from firnmq.record.rewrite import empty_batch, filtered, unpacked, with_header
 from firnmq.record.selection import ALL_COLUMNS, EVERYTHING, ColumnName, Selection
 from firnmq.record.types import BatchTerms, Headers, NewRecord, Record, checked
 
@@ -74,15 +75,19 @@ __all__ = [
     "crc32c",
     "decode",
     "decompress",
+    "empty_batch",
     "encode",
     "encode_columns",
     "encode_some",
+    "filtered",
     "key_entries",
     "parse_header",
     "patch_base",
     "patched_prefix",
     "tag_entries",
+    "unpacked",
     "validate",
     "validate_header",
     "walk",
+    "with_header",
 ]

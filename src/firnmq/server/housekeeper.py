@@ -35,7 +35,10 @@ class Housekeeper:
             rounds += 1
             self._do("state_sync_failed", self._store.kv.sync_late)
             if rounds % rounds_per_upkeep == 0:
-                self._do("housekeeping_failed", self._store.housekeep)
+                self._do("housekeeping_failed", self._upkeep)
+
+    def _upkeep(self) -> None:
+        self._store.housekeep(self._stopping.is_set)
 
     def _do(self, event: str, work: object) -> None:
         assert callable(work)

@@ -28,7 +28,7 @@ from firnmq.disk import (
     sync_directory,
 )
 from firnmq.disk.pool import PoolLimits, PoolStatistics
-from firnmq.engines import Engine, ShardState
+from firnmq.engines import CompactionCounts, Engine, ShardState
 from firnmq.engines.durable import ByteLayout, DurableBackend
 from firnmq.engines.memory import memory_engine
 from firnmq.engines.rocksdb import RowLayout, rocksdb_engine
@@ -79,10 +79,14 @@ class LocalStore:
     def pool_statistics(self) -> PoolStatistics:
         return self.pool.statistics()
 
-    def housekeep(self) -> None:
-        """One round of rolling by age, retention and spilling."""
+    def housekeep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """One round of rolling by age, retention, spilling and compaction."""
         for engine in self.engines.values():
-            engine.housekeep()
+            engine.housekeep(is_stopping)
+
+    def compaction_counts(self) -> dict[str, CompactionCounts]:
+        """What compaction has done, by storage type."""
+        return {name: engine.compaction_counts() for name, engine in self.engines.items()}
 
     def close(self) -> None:
         """Serves what is queued, then lets go of everything. Closing twice is no error."""
@@ -117,14 +121,21 @@ class LocalStore:
             clock=clock,
             memory_bytes=config.memory_bytes,
             producer_expiration_ms=config.producer_expiration_ms,
+            compaction_bytes=config.compaction_bytes,
         )
         self.engines: dict[str, Engine] = {
             StorageType.MEMORY.value: memory,
             StorageType.ROCKSDB.value: rocksdb_engine(
-                backend, self.pool, producer_expiration_ms=config.producer_expiration_ms
+                backend,
+                self.pool,
+                producer_expiration_ms=config.producer_expiration_ms,
+                compaction_bytes=config.compaction_bytes,
             ),
             StorageType.SEGMENT.value: segment_engine(
-                backend, self.pool, producer_expiration_ms=config.producer_expiration_ms
+                backend,
+                self.pool,
+                producer_expiration_ms=config.producer_expiration_ms,
+                compaction_bytes=config.compaction_bytes,
             ),
         }
         self.verifier = Verifier(

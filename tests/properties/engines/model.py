@@ -38,6 +38,9 @@ class Model:
     deleted: set[int] = field(default_factory=set)
     borders: list[int] = field(default_factory=list)
     """Where batches begin."""
+    compacted_away: set[int] = field(default_factory=set)
+    tombstones: dict[int, int] = field(default_factory=dict)
+    """Offsets of records without a value that compaction has left, and when it first came by."""
 
     @property
     def end(self) -> int:
@@ -56,6 +59,7 @@ class Model:
         return not (
             each.offset < self.start
             or each.offset in self.deleted
+            or each.offset in self.compacted_away
             or has_outlived
             or each.has_expired_itself(now_ms)
         )
@@ -83,10 +87,26 @@ class Model:
     def delete_key(self, key: bytes) -> None:
         self.deleted |= {each.offset for each in self.stored if each.record.key == key}
 
+    def compact(self, end: int, now_ms: int) -> None:
+        """Leaves the newest live record of each key below an offset."""
+        below = [each for each in self.stored if each.offset < end]
+        newest = {
+            each.record.key: each.offset
+            for each in self.live(now_ms)
+            if each.offset < end and each.record.key is not None
+        }
+        kept = set(newest.values())
+        self.compacted_away |= {each.offset for each in below if each.offset not in kept}
+        for each in below:
+            if each.offset in kept and each.record.value is None:
+                self.tombstones.setdefault(each.offset, now_ms)
+
     def cut(self, end: int) -> None:
         """Forgets everything from an offset on, deletions too."""
         if end < self.first:
             self.first, self.stored = end, []
         self.stored = self.stored[: end - self.first]
         self.deleted = {offset for offset in self.deleted if offset < end}
+        self.compacted_away = {offset for offset in self.compacted_away if offset < end}
+        self.tombstones = {at: ms for at, ms in self.tombstones.items() if at < end}
         self.borders = [border for border in self.borders if border < end]

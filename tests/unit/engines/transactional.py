@@ -5,8 +5,7 @@ from __future__ import annotations
 from firnmq.disk import run_blocking
 from firnmq.engines import Appended
 from firnmq.engines.api import RawPage
-from firnmq.engines.transactions import with_header
-from firnmq.record import NewRecord, encode, parse_header
+from firnmq.record import NewRecord, encode, parse_header, with_header
 from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL
 from tests.conformance.lab import EVERYTHING, Shard
 

@@ -46,10 +46,11 @@ class KafkaConfig:
     auto_create_topics: bool = True
     auto_create_shards: int = 1
     topic_defaults: TopicConfig = field(
-        default_factory=lambda: TopicConfig(index_key=False, index_tag=False)
+        default_factory=lambda: TopicConfig(index_key=False, index_tag=False, expire_header=None)
     )
-    """Options of topics made by Kafka clients. Without key and tag index a produced batch is
-    never decompressed; a client asks for them with index.key and index.tag."""
+    """Options of topics made by Kafka clients. Without key index, tag index and expiry by header
+    a produced batch is never decompressed; a client asks for them with index.key, index.tag and
+    expire.header."""
     groups: GroupConfig = field(default_factory=GroupConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
 

@@ -1,4 +1,7 @@
-"""Layout partition-per-file: one file per segment, `{shard}/{base_offset:020d}.log`."""
+"""Layout partition-per-file: one file per segment, `{shard}/{base_offset:020d}.log`.
+
+A segment in its other slot, after compaction, is `{shard}/{base_offset:020d}-1.log`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ class PartitionPerFile:
         self._files = files
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> FileBytes:
-        return FileBytes(self._files, f"{self._directory}/{spec.name}/{meta.base_offset:020d}.log")
+        suffix = f"-{meta.slot}" if meta.slot else ""
+        name = f"{meta.base_offset:020d}{suffix}.log"
+        return FileBytes(self._files, f"{self._directory}/{spec.name}/{name}")
 
     def drop_shard(self, spec: ShardSpec) -> None:
         """Removes every file of a shard."""

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from firnmq.clock import Clock
 from firnmq.config import MemoryOverflow
 from firnmq.disk import Family, KeyValueStore
+from firnmq.disk.files import Buffer
+from firnmq.engines.copies import StoredCopy
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.bytes import MemoryBytes
-from firnmq.engines.segments import Medium, Segment, SegmentBytes, SegmentMeta
+from firnmq.engines.segments import Medium, Rows, Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import ShardLog
-from firnmq.engines.shardlog.log import LogState
+from firnmq.engines.shardlog.log import LogState, SegmentCopy
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
@@ -46,7 +48,7 @@ class MemoryBackend:
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
         if meta.medium is Medium.FILE:
-            return RocksSegmentIndex(self._kv, spec.uid, meta.seq)
+            return RocksSegmentIndex(self._kv, spec.uid, meta.place)
         return MemorySegmentIndex()
 
     def turn_index(self, spec: ShardSpec, segment: Segment) -> MemoryTurnIndex:
@@ -75,6 +77,11 @@ class MemoryBackend:
         segment.bytes.drop()
         if isinstance(segment.index, RocksSegmentIndex):
             segment.index.clear()
+
+    def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
+        if meta.medium is Medium.FILE:
+            return StoredCopy(self._kv, self._layout.open_bytes(spec, meta), spec.uid, meta)
+        return MemoryCopy()
 
     def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
         return Segment(segment.meta, segment.bytes, MemorySegmentIndex())
@@ -110,10 +117,29 @@ class MemoryTurnIndex:
         """Likewise."""
 
 
+class MemoryCopy:
+    """A SegmentCopy in memory. Batches of which all stays are shared with the old segment."""
+
+    def __init__(self) -> None:
+        self._content = MemoryBytes()
+        self.sink = MemorySegmentIndex()
+
+    def append(self, batches: list[Buffer]) -> None:
+        self._content.append(batches, self._content.length(), Rows(), durable=False)
+
+    def finish(self, meta: SegmentMeta) -> Segment:
+        return Segment(meta, self._content, self.sink)
+
+    def drop(self) -> None:
+        """It goes with its last user."""
+
+
 class VolatileState:
     """A LogState that keeps nothing beyond the process."""
 
     def save_chain(self, uid: int, *metas: SegmentMeta) -> None: ...
+
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: list[SegmentMeta]) -> None: ...
 
     def forget_segments(self, uid: int, seqs: list[int]) -> None: ...
 
@@ -140,6 +166,10 @@ class SpilledState:
         spilled = [meta for meta in metas if meta.medium is Medium.FILE]
         if spilled:
             self._state.save_chain(uid, *spilled)
+
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: list[SegmentMeta]) -> None:
+        if new.medium is Medium.FILE:
+            self._state.replace_sealed(uid, new, merged)
 
     def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None:
         spilled = [meta for meta in deleted if meta.medium is Medium.FILE]

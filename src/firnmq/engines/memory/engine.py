@@ -10,6 +10,7 @@ from firnmq.clock import Clock
 from firnmq.config import StorageType
 from firnmq.disk import Family, KeyValueStore, Settlement, Ticket, call_blocking
 from firnmq.engines.api import Appended
+from firnmq.engines.copies import drop_stray_entries
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.backend import MemoryBackend, spills
@@ -38,9 +39,16 @@ def memory_engine(
     clock: Clock,
     memory_bytes: int,
     producer_expiration_ms: int,
+    compaction_bytes: int,
 ) -> LogEngine:
     keeper = MemoryKeeper(kv=kv, state=state, layout=layout, clock=clock, memory_bytes=memory_bytes)
-    return LogEngine(keeper, state, clock, producer_expiration_ms=producer_expiration_ms)
+    return LogEngine(
+        keeper,
+        state,
+        clock,
+        producer_expiration_ms=producer_expiration_ms,
+        compaction_bytes=compaction_bytes,
+    )
 
 
 class MemoryKeeper:
@@ -109,6 +117,7 @@ class MemoryKeeper:
     ) -> None:
         """A crash came before the description of a spilled segment was saved."""
         self._layout.drop_strays(spec, chain)
+        drop_stray_entries(self._kv, spec, chain)
         lower, upper = segment_range(spec.uid, next_seq)
         if self._kv.items(Family.INDEX, lower, upper, limit=1):
             with self._kv.batch() as batch:

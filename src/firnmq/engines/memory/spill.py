@@ -5,7 +5,7 @@ from __future__ import annotations
 from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.segments import Rows, Segment, SegmentMeta
-from firnmq.engines.shardlog.append import terms_of
+from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.producers import ProducerStates, pack_aborted, unpack_aborted
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.state import ShardSpec
@@ -23,13 +23,13 @@ def spill(
     """
     meta = segment.meta.become_spilled()
     content = layout.open_bytes(spec, meta)
-    index = RocksSegmentIndex(kv, spec.uid, meta.seq)
+    index = RocksSegmentIndex(kv, spec.uid, meta.place)
     content.drop()
     index.clear()
     builder = IndexBuilder()
     scan = SegmentScan(segment, Point(meta.base_offset, 0), meta.length)
     while runs := scan.read(CHUNK_BYTES):
-        entries = RocksIndexEntries(spec.uid, meta.seq)
+        entries = RocksIndexEntries(spec.uid, meta.place)
         for run in runs:
             content.append([run.buffer], run.position, Rows(), durable=False)
             for entry in run.entries:
@@ -40,10 +40,12 @@ def spill(
                     record_count=entry.record_count,
                     max_timestamp=entry.max_timestamp,
                     terms=terms_of(run.batch(entry), spec.config),
+                    first_expiry_ms=first_expiry(run.batch(entry), spec.config),
                 )
         with kv.batch() as batch:
             batch.put_many(Family.INDEX, entries.entries)
-    content.sync()
+    if meta.length:
+        content.sync()
     return Segment(meta, content, index)
 
 

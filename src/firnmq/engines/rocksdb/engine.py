@@ -6,11 +6,13 @@ recovery has nothing to scan.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from firnmq.config import StorageType
 from firnmq.disk import Family, IoPool, KeyValueStore
 from firnmq.engines.durable import DurableBackend, DurableKeeper
 from firnmq.engines.engine import LogEngine
-from firnmq.engines.rocksdb.bytes import RowBytes, rows_of_shard
+from firnmq.engines.rocksdb.bytes import RowBytes, rows_of_segment, rows_of_shard
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import Append
 from firnmq.engines.state import ShardSpec
@@ -23,7 +25,14 @@ class RowLayout:
         self._kv = kv
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> RowBytes:
-        return RowBytes(self._kv, spec.uid, meta.seq)
+        return RowBytes(self._kv, spec.uid, meta.place)
+
+    def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        for meta in metas:
+            lower, upper = rows_of_segment(spec.uid, meta.other_place)
+            if self._kv.items(Family.MESSAGES, lower, upper, 1):
+                with self._kv.batch() as batch:
+                    batch.delete_range(Family.MESSAGES, lower, upper)
 
     def drop_shard(self, spec: ShardSpec) -> None:
         with self._kv.batch() as batch:
@@ -31,7 +40,11 @@ class RowLayout:
 
 
 def rocksdb_engine(
-    backend: DurableBackend, pool: IoPool[Append], *, producer_expiration_ms: int
+    backend: DurableBackend,
+    pool: IoPool[Append],
+    *,
+    producer_expiration_ms: int,
+    compaction_bytes: int,
 ) -> LogEngine:
     keeper = DurableKeeper(StorageType.ROCKSDB.value, backend, pool)
     return LogEngine(
@@ -39,4 +52,5 @@ def rocksdb_engine(
         backend.state,
         backend.clock,
         producer_expiration_ms=producer_expiration_ms,
+        compaction_bytes=compaction_bytes,
     )

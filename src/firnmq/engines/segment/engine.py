@@ -20,7 +20,11 @@ def segment_layout(data_directory: Path, files: FileCache) -> PartitionPerFile:
 
 
 def segment_engine(
-    backend: DurableBackend, pool: IoPool[Append], *, producer_expiration_ms: int
+    backend: DurableBackend,
+    pool: IoPool[Append],
+    *,
+    producer_expiration_ms: int,
+    compaction_bytes: int,
 ) -> LogEngine:
     keeper = DurableKeeper(StorageType.SEGMENT.value, backend, pool)
     return LogEngine(
@@ -28,4 +32,5 @@ def segment_engine(
         backend.state,
         backend.clock,
         producer_expiration_ms=producer_expiration_ms,
+        compaction_bytes=compaction_bytes,
     )

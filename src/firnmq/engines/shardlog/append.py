@@ -8,24 +8,34 @@ such requests, which is what makes single appends cheap on disk and to read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Literal
 
 from firnmq.config import TopicConfig
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.errors import FirnError, InvalidArgument, InvalidRecord, LimitExceeded
-from firnmq.index import Terms
+from firnmq.errors import (
+    FirnError,
+    InvalidArgument,
+    InvalidRecord,
+    KeyRequired,
+    LimitExceeded,
+)
+from firnmq.index import NEVER_MS, Terms
 from firnmq.record import (
     HEADER_BYTES,
     BatchHeader,
     Compression,
     NewRecord,
+    Selection,
     checked,
     collect,
+    decode,
     encode,
     encode_some,
     parse_header,
+    unpacked,
     validate,
     validate_header,
 )
@@ -45,19 +55,29 @@ _ATTRIBUTES_LOW_BYTE = 22
 _NO_OFFSET = bytes(8)
 
 
+_SEARCHED_BYTES_MAX = 4096
+"""In a batch up to this size the expiry header's name is looked for before records are."""
+_KEYS_ONLY = Selection(columns=frozenset({"key"}))
+
+
 class PreparedBatch:
     """One batch, ready but for its base offset. `terms` hold offsets relative to it."""
 
-    __slots__ = ("data", "header", "max_timestamp", "record_count", "terms")
+    __slots__ = ("data", "first_expiry_ms", "header", "max_timestamp", "record_count", "terms")
 
     def __init__(
-        self, data: bytearray | memoryview, header: BatchHeader, terms: Terms | None
+        self,
+        data: bytearray | memoryview,
+        header: BatchHeader,
+        terms: Terms | None,
+        first_expiry_ms: int = NEVER_MS,
     ) -> None:
         self.data = data
         self.header = header
         self.record_count = header.record_count
         self.max_timestamp = header.max_timestamp
         self.terms = terms
+        self.first_expiry_ms = first_expiry_ms
 
 
 class Append:
@@ -83,6 +103,7 @@ def prepare_records(records: Sequence[NewRecord], config: TopicConfig, now_ms: i
     """Checks a caller's records and encodes them unless they are few."""
     if not records:
         raise InvalidArgument("records", "there must be at least one")
+    _check_records(records, config)
     if len(records) <= MERGE_RECORDS_MAX:
         good = [checked(record, max_record_bytes=config.max_record_bytes) for record in records]
         stamped = [_stamped(record, now_ms) for record in good]
@@ -121,7 +142,14 @@ def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
         raise InvalidRecord("a transactional batch needs a producer and its epoch")
     data = _writable(batch)
     data[0:8] = _NO_OFFSET  # The client's own base offset means nothing here.
-    return PreparedBatch(data, header, terms_of(data, config) if is_indexed else None)
+    if not (is_indexed or config.compacts or config.expire_header is not None):
+        return PreparedBatch(data, header, None)
+    plain = unpacked(data)
+    if config.compacts and _has_keyless(plain):
+        raise KeyRequired
+    return PreparedBatch(
+        data, header, terms_of(plain, config), first_expiry(plain, config, "client")
+    )
 
 
 def _is_compressed(batch: Buffer) -> bool:
@@ -142,9 +170,11 @@ def merge_records(records: list[NewRecord], config: TopicConfig, now_ms: int) ->
         now_ms=now_ms,
         compression=Compression[config.compression_type.name],
         tag_header=config.tag_headers[0].encode(),
-        expire_header=config.expire_header.encode(),
+        expire_header=config.expire_header_bytes,
     )
-    return PreparedBatch(data, parse_header(data, 0), terms_of(data, config))
+    may_expire = any(map(partial(_may_expire, name=config.expire_header), records))
+    expiry = first_expiry(data, config) if may_expire else NEVER_MS
+    return PreparedBatch(data, parse_header(data, 0), terms_of(data, config), expiry)
 
 
 def _judged(batch: PreparedBatch, config: TopicConfig) -> PreparedBatch:
@@ -163,13 +193,15 @@ def _encoded(
         now_ms=now_ms,
         compression=Compression[config.compression_type.name],
         tag_header=config.tag_headers[0].encode(),
-        expire_header=config.expire_header.encode(),
+        expire_header=config.expire_header_bytes,
         max_record_bytes=config.max_record_bytes,
         max_batch_bytes=config.max_batch_bytes,
         max_records=BATCH_RECORDS_MAX,
     )
-    terms = terms_of(data, config) if has_terms else None
-    return PreparedBatch(data, parse_header(data, 0), terms), end
+    terms, expiry = None, NEVER_MS
+    if has_terms:
+        terms, expiry = terms_of(data, config), first_expiry(data, config)
+    return PreparedBatch(data, parse_header(data, 0), terms, expiry), end
 
 
 def terms_of(data: Buffer, config: TopicConfig) -> Terms | None:
@@ -184,6 +216,51 @@ def terms_of(data: Buffer, config: TopicConfig) -> Terms | None:
         keys = {key: offset - base for key, offset in keys.items()}
         tags = {tag: [offset - base for offset in offsets] for tag, offsets in tags.items()}
     return Terms(keys, tags)
+
+
+def first_expiry(
+    data: Buffer, config: TopicConfig, source: Literal["disk", "client"] = "disk"
+) -> int:
+    """When the first of a batch's records expires by its own header; NEVER_MS if none does."""
+    if config.expire_header is None:
+        return NEVER_MS
+    name = config.expire_header_bytes
+    if len(data) <= _SEARCHED_BYTES_MAX:
+        is_plain = parse_header(data).compression is Compression.NONE
+        if is_plain and name not in bytes(data):
+            return NEVER_MS
+    columns = decode([data], _expiries_only(name), verify=False, source=source)
+    expiries = columns.expiries
+    if expiries is None:
+        return NEVER_MS
+    if columns.expiry_validity is None:
+        return min(expiries)
+    found = map(columns.expire_at_ms, range(len(columns)))
+    return min((each for each in found if each is not None), default=NEVER_MS)
+
+
+@lru_cache(maxsize=64)
+def _expiries_only(expire_header: bytes) -> Selection:
+    return Selection(columns=frozenset(), expire_header=expire_header)
+
+
+def _has_keyless(batch: Buffer) -> bool:
+    keys = decode([batch], _KEYS_ONLY, verify=False, source="client").keys
+    return keys is not None and keys.null_count > 0
+
+
+def _check_records(records: Sequence[NewRecord], config: TopicConfig) -> None:
+    """Refuses what the topic's options do not allow of a record; its fields are judged later."""
+    if config.compacts and any(getattr(record, "key", b"") is None for record in records):
+        raise KeyRequired
+    if config.expire_header is None and any(
+        getattr(record, "expire_at_ms", None) is not None for record in records
+    ):
+        raise InvalidArgument("expire_at_ms", "the topic has expire.header=none")
+
+
+def _may_expire(record: NewRecord, *, name: str | None) -> bool:
+    return record.expire_at_ms is not None or any(each == name for each, _ in record.headers)
 
 
 def _stamped(record: NewRecord, now_ms: int) -> NewRecord:

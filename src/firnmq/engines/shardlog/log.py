@@ -34,7 +34,7 @@ from firnmq.errors import (
     StorageFailed,
     storage_failure,
 )
-from firnmq.index import Checkpoint, IndexBuilder, IndexSink, Point, SegmentIndex
+from firnmq.index import NEVER_MS, Checkpoint, IndexBuilder, IndexSink, Point, SegmentIndex
 from firnmq.record import NewRecord, chain_batch_crc, crc32c, patch_base
 
 _KEEP_LOCK = 0
@@ -64,6 +64,8 @@ class LogState(Protocol):
 
     def save_chain(self, uid: int, *metas: SegmentMeta) -> None: ...
 
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: list[SegmentMeta]) -> None: ...
+
     def forget_segments(self, uid: int, seqs: list[int]) -> None: ...
 
     def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None: ...
@@ -73,6 +75,22 @@ class LogState(Protocol):
     def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
 
     def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
+
+
+class SegmentCopy(Protocol):
+    """A sealed segment being written beside the one that it will replace."""
+
+    @property
+    def sink(self) -> IndexSink:
+        """Takes the index entries of the batches that are appended next."""
+
+    def append(self, batches: list[Buffer]) -> None: ...
+
+    def finish(self, meta: SegmentMeta) -> Segment:
+        """The segment with its final description, durable where the medium is."""
+
+    def drop(self) -> None:
+        """Removes everything again."""
 
 
 class Backend(Protocol):
@@ -92,6 +110,10 @@ class Backend(Protocol):
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         """Removes a segment's bytes and index entries."""
+
+    def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
+        """A sealed segment to be written anew, where nothing is or what is left from an
+        interrupted attempt."""
 
     def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
         """The active segment with its index emptied, durably."""
@@ -125,6 +147,14 @@ class View(NamedTuple):
     first offset of the earliest open transaction, or the end."""
     aborted: AbortedTransactions
     """What is to be passed over below the stable offset."""
+    active_expiry_ms: int
+    """No record of the active segment expires by its own header before this."""
+
+    def expires_by(self, segment: Segment, now_ms: int) -> bool:
+        """Whether a record of the segment may have expired by its own header."""
+        meta = segment.meta
+        is_sealed = meta.state is SegmentState.SEALED
+        return (meta.first_expiry_ms if is_sealed else self.active_expiry_ms) <= now_ms
 
 
 class Tail:
@@ -154,7 +184,6 @@ class ShardLog:
     """One shard. `lock` guards everything but `view`; see the module's text."""
 
     __slots__ = (
-        "_backend",
         "_gathered",
         "_gathered_position",
         "_has_staged_marker",
@@ -162,6 +191,7 @@ class ShardLog:
         "_synced",
         "_watch_lock",
         "_watchers",
+        "backend",
         "cut_count",
         "dead_keys",
         "hints",
@@ -174,6 +204,7 @@ class ShardLog:
         "segments",
         "spec",
         "tail",
+        "upkeep",
         "view",
     )
 
@@ -190,8 +221,10 @@ class ShardLog:
         producers: ProducerStates,
     ) -> None:
         self.spec = spec
-        self._backend = backend
+        self.backend = backend
         self.lock = threading.Lock()
+        self.upkeep = threading.Lock()
+        """Held by whoever writes segments anew, and taken before `lock`."""
         self.segments = segments
         self.tail = tail
         self.holes = holes
@@ -203,12 +236,14 @@ class ShardLog:
         self._watch_lock = threading.Lock()
         self._watchers: list[Ticket[None]] = []
         """Who waits for the end to move; guarded by the lock above."""
-        self.hints: dict[int, tuple[int, Point]] = {}
-        """Where sequential readers will go on: offset → segment_seq and its batch there."""
+        self.hints: dict[int, tuple[int, int, Point]] = {}
+        """Where sequential readers will go on: offset → seq and epoch of a segment, and its batch
+        there."""
         self.known = KnownBytes(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
         """What can be given out without being read."""
         self.cut_count = 0
-        """Goes up when a cut begins and when it ends: odd while bytes and index are in between."""
+        """Goes up when a cut begins and when it ends: odd while bytes and index are in between.
+        Goes up by two when segments were replaced."""
         self.refusal: FirnError | None = None
         """Why nothing can be appended any more: storage failed or the shard was deleted."""
         self.rows = Rows()
@@ -223,7 +258,7 @@ class ShardLog:
 
     def stage(self, requests: list[Append]) -> None:
         """Numbers the requests' records and hands their bytes to the active segment."""
-        now_ms = self._backend.clock.now_ms()
+        now_ms = self.backend.clock.now_ms()
         waiting: list[Append] = []
         waiting_count = waiting_bytes = 0
         for request in requests:
@@ -270,6 +305,7 @@ class ShardLog:
                 max_timestamp=synced.max_timestamp,
                 records_since_point=synced.records_since_point,
                 indexed_upto=self.tail.next_offset,
+                first_expiry_ms=self.tail.builder.first_expiry_ms,
             )
         )
         self.producers.store_changes(index)
@@ -292,6 +328,7 @@ class ShardLog:
             tail.position,
             tail.next_offset if first_open is None else max(first_open, start_offset),
             self.producers.aborted,
+            tail.builder.first_expiry_ms,
         )
 
     def watch(self, ticket: Ticket[None], end_offset: int) -> bool:
@@ -325,9 +362,8 @@ class ShardLog:
             start, end = self.view.start_offset, active.base_offset
             # Not what the producers' states say: they are of a turn that failed.
             first_open = min((each[2] for each in self.segments[-2].meta.transactions), default=end)
-            self.view = View(
-                self.segments, start, end, 0, max(first_open, start), self.producers.aborted
-            )
+            stable = max(first_open, start)
+            self.view = View(self.segments, start, end, 0, stable, self.producers.aborted, NEVER_MS)
         return self.view.end_offset
 
     def fail(self, cause: BaseException) -> StorageFailed:
@@ -358,7 +394,7 @@ class ShardLog:
             self.spec.config.durability is Durability.OS
             and 0 < tail.position <= self.spec.config.segment_bytes - size_bytes
             and not self.lock.locked()
-            and not self.must_roll_by_age(self._backend.clock.now_ms())
+            and not self.must_roll_by_age(self.backend.clock.now_ms())
         )
 
     # Rolling --------------------------------------------------------------------------------
@@ -372,18 +408,19 @@ class ShardLog:
         self._hand_over()
         tail.segment.bytes.sync()
         self._synced = self._checkpoint()
-        self._backend.commit([self])
-        now_ms = self._backend.clock.now_ms()
+        self.backend.commit([self])
+        now_ms = self.backend.clock.now_ms()
         sealed = tail.segment.meta.become_sealed(
             end_offset=tail.next_offset,
             length=tail.position,
             crc=tail.crc,
             max_timestamp=tail.builder.max_timestamp,
             now_ms=now_ms,
+            first_expiry_ms=tail.builder.first_expiry_ms,
             transactions=self.producers.open_transactions(),
         )
         active = SegmentMeta(seq=sealed.seq + 1, base_offset=tail.next_offset, created_ms=now_ms)
-        self._backend.state.save_chain(self.spec.uid, sealed, active)
+        self.backend.state.save_chain(self.spec.uid, sealed, active)
         old = Segment(sealed, tail.segment.bytes, tail.segment.index)
         new = self.open_segment(active)
         self.segments = (*self.segments[:-1], old, new)
@@ -395,14 +432,19 @@ class ShardLog:
         self._synced = self._checkpoint()
 
     def must_roll_by_age(self, now_ms: int) -> bool:
-        limit, first = self.spec.config.segment_ms, self.tail.first_append_ms
-        return limit is not None and first is not None and now_ms - first >= limit
+        config, first = self.spec.config, self.tail.first_append_ms
+        if first is None:
+            return False
+        if config.segment_ms is not None and now_ms - first >= config.segment_ms:
+            return True
+        limit = config.max_compaction_lag_ms
+        return limit is not None and config.compacts and now_ms - first >= limit
 
     def open_segment(self, meta: SegmentMeta) -> Segment:
         return Segment(
             meta,
-            self._backend.open_bytes(self.spec, meta),
-            self._backend.open_index(self.spec, meta),
+            self.backend.open_bytes(self.spec, meta),
+            self.backend.open_index(self.spec, meta),
         )
 
     # Changes other than appends. The caller holds the lock. ---------------------------------
@@ -420,7 +462,7 @@ class ShardLog:
         start_offset = max(start_offset, view.start_offset)
         if start_offset > self._synced.next_offset:
             self._sync_below_start()
-        state, uid = self._backend.state, self.spec.uid
+        state, uid = self.backend.state, self.spec.uid
         state.move_start(uid, start_offset, [segment.meta for segment in gone])
         self.segments = self.segments[len(gone) :]
         has_forgotten = self.producers.forget_below(start_offset)
@@ -431,14 +473,14 @@ class ShardLog:
             aborted=self.producers.aborted,
         )
         if has_forgotten:
-            self._backend.forget_aborted(self.spec, 0, start_offset)
+            self.backend.forget_aborted(self.spec, 0, start_offset)
         self.holes -= {offset for offset in self.holes if offset < start_offset}
         dead = [key for key, below in self.dead_keys.items() if below <= start_offset]
         for key in dead:
             del self.dead_keys[key]
         state.forget_dead_keys(uid, dead)
         for segment in gone:
-            self._backend.drop_segment(self.spec, segment)
+            self.backend.drop_segment(self.spec, segment)
         state.forget_segments(uid, [segment.meta.seq for segment in gone])
 
     def _sync_below_start(self) -> None:
@@ -455,7 +497,7 @@ class ShardLog:
             {at for at in offsets if view.start_offset <= at < view.end_offset} - self.holes
         )
         if new:
-            self._backend.state.add_holes(self.spec.uid, new)
+            self.backend.state.add_holes(self.spec.uid, new)
             self.holes.update(new)
 
     def kill_key(self, key: bytes) -> None:
@@ -463,7 +505,7 @@ class ShardLog:
         if not self.spec.config.index_key or self._has_key(key):
             # What is not certain yet is not there yet: it is not deleted should it be committed.
             below = self.view.stable_offset
-            self._backend.state.set_dead_key(self.spec.uid, key, below)
+            self.backend.state.set_dead_key(self.spec.uid, key, below)
             self.dead_keys[key] = below
 
     def _has_key(self, key: bytes) -> bool:
@@ -473,7 +515,7 @@ class ShardLog:
         """Drops producers that stored nothing since then; how many."""
         idle = self.producers.forget_idle(before_ms)
         if idle:
-            self._backend.forget_producers(self.spec, idle)
+            self.backend.forget_producers(self.spec, idle)
         return len(idle)
 
     def restart(self, tail: Tail) -> None:
@@ -490,6 +532,21 @@ class ShardLog:
         """Puts the same sealed segment in another medium."""
         self.segments = tuple(new if each is old else each for each in self.segments)
         self.view = self.view._replace(segments=self.segments)
+
+    def replace_sealed(self, old: list[Segment], new: Segment) -> None:
+        """Puts one compacted segment in the place of some that follow each other.
+
+        Readers of the old ones start over, before anything of those is removed.
+        """
+        first = self.segments.index(old[0])
+        assert self.segments[first : first + len(old)] == tuple(old)
+        merged = [segment.meta for segment in old[1:]]
+        self.backend.state.replace_sealed(self.spec.uid, new.meta, merged)
+        self.segments = (*self.segments[:first], new, *self.segments[first + len(old) :])
+        self.view = self.view._replace(segments=self.segments)
+        self.cut_count += 2
+        for segment in old:
+            self.known.forget(segment.meta.seq)
 
     # Staging --------------------------------------------------------------------------------
 
@@ -543,6 +600,7 @@ class ShardLog:
             record_count=batch.record_count,
             max_timestamp=batch.max_timestamp,
             terms=batch.terms,
+            first_expiry_ms=batch.first_expiry_ms,
         )
         if tail.first_append_ms is None:
             tail.first_append_ms = now_ms
@@ -574,7 +632,7 @@ class ShardLog:
 
     def _turn_index(self) -> TurnIndex:
         if self._staged_index is None:
-            self._staged_index = self._backend.turn_index(self.spec, self.tail.segment)
+            self._staged_index = self.backend.turn_index(self.spec, self.tail.segment)
         return self._staged_index
 
     def _checkpoint(self) -> Checkpoint:
@@ -586,6 +644,7 @@ class ShardLog:
             max_timestamp=tail.builder.max_timestamp,
             records_since_point=tail.builder.records_since_point,
             indexed_upto=tail.next_offset,
+            first_expiry_ms=tail.builder.first_expiry_ms,
         )
 
 

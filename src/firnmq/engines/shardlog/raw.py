@@ -13,8 +13,9 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.api import RawPage, StoredPage
 from firnmq.engines.segments import Segment, SegmentGone, SegmentState
 from firnmq.engines.shardlog.log import View
-from firnmq.engines.shardlog.read import LogReader, length_of, segment_number
+from firnmq.engines.shardlog.read import LogReader, NotPublished, length_of, segment_number
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
+from firnmq.errors import Corruption
 from firnmq.index import Point
 from firnmq.record import BatchEntry
 
@@ -39,23 +40,33 @@ class RawReader(LogReader):
         end_offset = view.stable_offset if committed else view.end_offset
         if offset >= end_offset or max_bytes <= 0:
             return _page(view, (), offset, offset, committed)
-        if log.holes or log.dead_keys or log.spec.config.ttl_ms:
-            return None  # Batches may have to be written anew.
         segment = view.segments[segment_number(view, offset)]
-        if segment.bytes.is_memory:
-            page = _stored(self._raw(view, offset, max_bytes, committed))
-        else:
-            if not segment.bytes.is_file:
-                return None
-            try:
-                found = self._known(segment, offset, end_offset, max_bytes, ranges=ranges)
-            except SegmentGone:
-                return None
-            if found is None:
-                return None
-            content, next_offset = found
-            page = _page(view, (content,), offset, next_offset, committed)
+        if self._is_filtered(view, segment):
+            return None  # Batches may have to be written anew.
+        try:
+            page = self._page_nowait(segment, offset, end_offset, max_bytes, committed, ranges)
+        except (SegmentGone, NotPublished, Corruption):
+            return None  # Retention or a cut came between, or it is as bad as it looks.
         return page if log.cut_count == self._cut_count else None
+
+    def _page_nowait(
+        self,
+        segment: Segment,
+        offset: int,
+        end_offset: int,
+        max_bytes: int,
+        committed: bool,
+        ranges: bool,
+    ) -> StoredPage | None:
+        if segment.bytes.is_memory:
+            return _stored(self._raw(self._view, offset, max_bytes, committed))
+        if not segment.bytes.is_file:
+            return None
+        found = self._known(segment, offset, end_offset, max_bytes, ranges=ranges)
+        if found is None:
+            return None
+        content, next_offset = found
+        return _page(self._view, (content,), offset, next_offset, committed)
 
     def checked(self, offset: int, max_bytes: int, *, committed: bool, ranges: bool) -> StoredPage:
         """Whole batches, the first one holding the offset, read and found to be good.
@@ -63,7 +74,6 @@ class RawReader(LogReader):
         Ends with the segment. Where records were deleted the batches are written anew. With no
         room in `max_bytes` the page has the bounds alone.
         """
-        log = self._log
 
         def read(view: View) -> StoredPage:
             self.check_bounds(offset)
@@ -71,18 +81,27 @@ class RawReader(LogReader):
             if offset >= end_offset or max_bytes <= 0:
                 return _page(view, (), offset, offset, committed)
             segment = view.segments[segment_number(view, offset)]
-            is_filtered = bool(log.holes or log.dead_keys or log.spec.config.ttl_ms)
-            if is_filtered or segment.bytes.is_memory:
+            if self._is_filtered(view, segment) or segment.bytes.is_memory:
                 return _stored(self._raw(view, offset, max_bytes, committed))
-            return self._checked(view, segment, offset, end_offset, max_bytes, committed, ranges)
+            page = self._checked(view, segment, offset, end_offset, max_bytes, committed, ranges)
+            if page.contents:
+                return page
+            # Nothing is left of this segment from there on; what comes next is found this way.
+            return _stored(self._raw(view, offset, max_bytes, committed))
 
         return self._steadily(read)
+
+    def _is_filtered(self, view: View, segment: Segment) -> bool:
+        log = self._log
+        has_dead = log.holes or log.dead_keys or log.spec.config.ttl_ms
+        return bool(has_dead or view.expires_by(segment, self._now_ms))
 
     def _known(
         self, segment: Segment, offset: int, end_offset: int, max_bytes: int, *, ranges: bool
     ) -> tuple[Buffer | FileRange, int] | None:
         """Bytes from the batch of the offset on, and the offset after them."""
-        view, known, seq = self._view, self._log.known, segment.meta.seq
+        view, known = self._view, self._log.known
+        seq, epoch = segment.meta.seq, segment.meta.epoch
         is_sealed = segment.meta.state is SegmentState.SEALED
         end = (
             Point(segment.meta.end_offset, segment.meta.length)
@@ -94,7 +113,7 @@ class RawReader(LogReader):
         found = known.find(
             seq,
             offset,
-            hint=hint[1] if hint is not None and hint[0] == seq else None,
+            hint=hint[2] if hint is not None and hint[:2] == (seq, epoch) else None,
             end=end,
             end_offset=end_offset,
             max_bytes=limit,
@@ -115,7 +134,7 @@ class RawReader(LogReader):
         if content is None:
             known.forget(seq)  # What was checked is perhaps not what would be sent.
             return None
-        self._note_next(seq, stop)
+        self._note_next(segment, stop)
         return content, stop.offset
 
     def _checked(
@@ -155,13 +174,14 @@ class RawReader(LogReader):
         contents: tuple[Buffer | FileRange, ...] = tuple(taken.pieces)
         if is_file and ranges and taken.size >= RANGE_BYTES_MIN:
             contents = (segment.bytes.range_at(taken.position, taken.size),)
-        self._note_next(seq, Point(taken.next_offset, taken.position + taken.size))
+        if taken.size:
+            self._note_next(segment, Point(taken.next_offset, taken.position + taken.size))
         return _page(view, contents, offset, taken.next_offset, committed)
 
-    def _note_next(self, seq: int, end: Point) -> None:
+    def _note_next(self, segment: Segment, end: Point) -> None:
         """A client that got everything up to here will go on from here."""
         self.leave_room_for_hint()
-        self._hints[end.offset] = (seq, end)
+        self._hints[end.offset] = (segment.meta.seq, segment.meta.epoch, end)
 
 
 class _Taken:

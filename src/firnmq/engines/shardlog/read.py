@@ -11,7 +11,6 @@ from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage
 from firnmq.engines.segments import Segment, SegmentGone, SegmentState
 from firnmq.engines.shardlog.log import ShardLog, View
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, CHUNK_BYTES_MIN, Run, SegmentScan
-from firnmq.engines.transactions import with_header
 from firnmq.errors import Corruption, IndexDisabled, InvalidArgument, KeyNotFound, OffsetOutOfRange
 from firnmq.index import Point
 from firnmq.record import (
@@ -19,10 +18,10 @@ from firnmq.record import (
     Columns,
     Selection,
     decode,
-    encode_columns,
-    parse_header,
+    empty_batch,
+    filtered,
 )
-from firnmq.record.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
+from firnmq.record.batch import ATTRIBUTE_CONTROL
 from firnmq.record.selection import ColumnName
 
 _HINTS_MAX = 32
@@ -30,13 +29,15 @@ _ATTEMPTS = 8
 """How often a read starts over because what it was reading was removed or cut."""
 _RECORD_BYTES_EXPECTED = 4096
 """A read of few records begins with this much for each, so that one record costs no megabyte."""
+_OFFSETS_PER_BATCH_MAX = 2**31
+"""A batch says in 32 bits how far its last offset is from its first."""
 _OFFSET_BYTES = 8
 """A batch begins with its base offset."""
 _NO_COLUMNS: frozenset[ColumnName] = frozenset()
 T = TypeVar("T")
 
 
-class _NotPublished(Exception):
+class NotPublished(Exception):
     """The index is a moment ahead of the view: it will be published at once."""
 
 
@@ -58,7 +59,8 @@ class LogReader:
     def raw(self, offset: int, max_bytes: int, *, committed: bool = False) -> RawPage:
         """Whole batches, the first one holding the offset; unchecked, as they are stored.
 
-        Where records were deleted the batches are written anew without them. If only what is
+        Where records were deleted or have expired the batches are written anew without them; if
+        nothing is left up to the end, an empty batch takes the reader there. If only what is
         committed is wanted, batches end where a transaction is open, and the page tells which of
         them were aborted.
         """
@@ -93,16 +95,19 @@ class LogReader:
             if columns.is_limited or max_records <= 0 or max_bytes <= 0:
                 self._leave_hint(segment, runs, at)
                 break
+        else:
+            at = max(at, end)  # There may be no batch at the end of what was looked at.
         return self._page(view, tuple(found), at)
 
     def _raw(self, view: View, offset: int, max_bytes: int, committed: bool) -> RawPage:
         self.check_bounds(offset)
         log = self._log
-        is_filtered = bool(log.holes or log.dead_keys or log.spec.config.ttl_ms)
+        has_dead = bool(log.holes or log.dead_keys or log.spec.config.ttl_ms)
         batches: list[memoryview] = []
         at = offset
         end = view.stable_offset if committed else view.end_offset
         for segment, runs, next_batch_bytes in self._runs_from(view, offset, end, max_bytes):
+            is_filtered = has_dead or view.expires_by(segment, self._now_ms)
             for run in runs:
                 if is_filtered:
                     pieces, taken, at = self._live_batches(segment, run, at, max_bytes, batches)
@@ -116,6 +121,13 @@ class LogReader:
             if max_bytes <= 0 or (batches and next_batch_bytes > max_bytes):
                 self._leave_hint(segment, runs, at)
                 break
+        else:
+            if not batches and at < end:
+                last_offset = min(end - 1, at + _OFFSETS_PER_BATCH_MAX - 1)
+                batches.append(memoryview(empty_batch(at, last_offset)))
+                at = last_offset + 1
+            else:
+                at = max(at, end)
         return RawPage(
             batches=tuple(batches),
             next_offset=at,
@@ -133,7 +145,7 @@ class LogReader:
         Only what is given out counts, and nothing below the offset is: a reader that got no
         record of use could not go on from there.
         """
-        wanted = dataclasses.replace(self._live, start_offset=at)
+        wanted = dataclasses.replace(self._live, start_offset=at, columns=_NO_COLUMNS)
         pieces: list[memoryview] = []
         taken = 0
         for entry in run.entries:
@@ -178,7 +190,7 @@ class LogReader:
             if hit is None:
                 continue
             if hit.offset >= view.end_offset and not may_scan:
-                raise _NotPublished
+                raise NotPublished
             if hit.offset < max(view.start_offset, dead_below):
                 return None  # And so is everything older.
             if hit.offset < view.stable_offset:
@@ -331,26 +343,26 @@ class LogReader:
         if offset <= segment.meta.base_offset:
             return Point(segment.meta.base_offset, 0)
         hint = self._hints.get(offset)
-        if hint is not None and hint[0] == segment.meta.seq:
-            return hint[1]
+        if hint is not None and hint[:2] == (segment.meta.seq, segment.meta.epoch):
+            return hint[2]
         point = segment.index.floor_offset(offset) or Point(segment.meta.base_offset, 0)
         return segment.bytes.nearer(point, offset)
 
     def _leave_hint(self, segment: Segment, runs: list[Run], offset: int) -> None:
         """Notes where the batch of the next offset is, so that reading on needs no index."""
         self.leave_room_for_hint()
-        hints = self._hints
+        hints, meta = self._hints, segment.meta
         for run in reversed(runs):
             entry = run.entries[-1]
             if offset == entry.last_offset + 1:
                 position = run.position + entry.position + entry.size
-                hints[offset] = (segment.meta.seq, Point(offset, position))
+                hints[offset] = (meta.seq, meta.epoch, Point(offset, position))
                 return
             if offset >= run.entries[0].base_offset:
                 number = bisect_right(run.entries, offset, key=lambda each: each.base_offset) - 1
                 entry = run.entries[number]
                 place = Point(entry.base_offset, run.position + entry.position)
-                hints[offset] = (segment.meta.seq, place)
+                hints[offset] = (meta.seq, meta.epoch, place)
                 return
 
     def leave_room_for_hint(self) -> None:
@@ -385,7 +397,8 @@ class LogReader:
         )
 
     def _steadily(self, read: Callable[[View], T]) -> T:
-        """What `read` finds; it starts over when retention or a cut has removed what it read.
+        """What `read` finds; it starts over when retention, compaction or a cut has removed what
+        it read.
 
         One that comes too late every time reads while nothing may change at last.
         """
@@ -395,7 +408,7 @@ class LogReader:
                 found = read(self._view)
                 if log.cut_count == self._cut_count:
                     return found
-            except (SegmentGone, _NotPublished):
+            except (SegmentGone, NotPublished):
                 pass
             except Corruption:
                 if log.cut_count == self._cut_count:
@@ -429,7 +442,7 @@ class LogReader:
             config = log.spec.config
             self._selection = Selection(
                 tag_headers=tuple(name.encode() for name in config.tag_headers),
-                expire_header=config.expire_header.encode(),
+                expire_header=config.expire_header_bytes,
                 ttl_ms=config.ttl_ms,
                 now_ms=self._now_ms,
                 holes=log.holes or None,
@@ -496,7 +509,8 @@ def _check_base(view: View, segment: Segment, run: Run) -> None:
         expected = segment.meta.end_offset
     else:
         expected = view.end_offset
-    if entry.last_offset + 1 != expected:
+    has_gaps = segment.meta.has_gaps
+    if entry.last_offset >= expected or (entry.last_offset + 1 != expected and not has_gaps):
         raise Corruption("offset gap", where=segment.bytes.where, position=run.position)
 
 
@@ -515,24 +529,16 @@ def _live_part(
 ) -> memoryview | None:
     """A batch without its dead records, None if there is no other.
 
-    Its producer stays the same, since that is how a client knows what was aborted; and a marker
-    stays, since that is how it knows where to stop.
+    A marker stays, since that is how a client knows where a transaction ends.
     """
     if entry.attributes & ATTRIBUTE_CONTROL:
         return batch
     columns = _decode_batches(segment, [batch], wanted)
     if not len(columns):
         return None
-    part = encode_columns(columns)
-    if entry.attributes & ATTRIBUTE_TRANSACTIONAL:
-        header = parse_header(part)._replace(
-            attributes=ATTRIBUTE_TRANSACTIONAL,
-            producer_id=entry.producer_id,
-            producer_epoch=entry.producer_epoch,
-            base_sequence=entry.base_sequence,
-        )
-        part = with_header(part, header)
-    return memoryview(part)
+    if len(columns) == entry.record_count:
+        return batch
+    return memoryview(filtered(batch, frozenset(columns.offsets)))
 
 
 def _decode(view: View, segment: Segment, runs: list[Run], wanted: Selection) -> Columns:

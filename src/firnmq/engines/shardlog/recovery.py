@@ -6,11 +6,12 @@ sync. Sealed segments are not read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
-from firnmq.engines.shardlog.append import terms_of
+from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.log import Backend, ShardLog, Tail
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
@@ -25,6 +26,13 @@ from firnmq.record.selection import OFFSET_END
 _ENTRIES_PER_COMMIT = 20_000
 
 
+class DurableStorage(Backend, Protocol):
+    """A Backend whose segments are there after a restart."""
+
+    def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Removes what an interrupted compaction left in the other slots of these segments."""
+
+
 class Recovered(NamedTuple):
     """What opening a log found and did."""
 
@@ -34,7 +42,7 @@ class Recovered(NamedTuple):
 
 
 def open_log(
-    spec: ShardSpec, backend: Backend, state: ShardState, failed: ShardLog | None = None
+    spec: ShardSpec, backend: DurableStorage, state: ShardState, failed: ShardLog | None = None
 ) -> Recovered:
     """Opens a shard from what is on disk.
 
@@ -62,6 +70,8 @@ def open_log(
             gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             backend.drop_segment(spec, gone)
         state.forget_segments(spec.uid, [meta.seq for meta in deleted])
+    if spec.config.compacts or any(segment.meta.slot for segment in segments):
+        backend.drop_strays(spec, [segment.meta for segment in segments])
     producers = backend.load_producers(spec)
     tail, scanned, cut = _recover_tail(spec, backend, segments, failed, producers)
     log = ShardLog(
@@ -266,6 +276,7 @@ class _TailScan:
                     max_timestamp=tail.builder.max_timestamp,
                     records_since_point=tail.builder.records_since_point,
                     indexed_upto=tail.next_offset,
+                    first_expiry_ms=tail.builder.first_expiry_ms,
                 )
             )
             # With the checkpoint, as the next recovery begins at it and does not look back.
@@ -281,6 +292,7 @@ class _TailScan:
             record_count=entry.record_count,
             max_timestamp=entry.max_timestamp,
             terms=terms_of(batch, self._spec.config),
+            first_expiry_ms=first_expiry(batch, self._spec.config),
         )
         tail.crc = crc32c(batch, tail.crc)
         tail.position += entry.size
@@ -303,6 +315,7 @@ def _tail_at(segment: Segment, checkpoint: Checkpoint | None) -> Tail:
     builder = IndexBuilder(
         max_timestamp=checkpoint.max_timestamp,
         records_since_point=checkpoint.records_since_point,
+        first_expiry_ms=checkpoint.first_expiry_ms,
     )
     return Tail(
         segment,

@@ -32,7 +32,8 @@ class SegmentScan:
     """Goes through a segment's batches from a point up to a length.
 
     Batches must follow each other without a gap in offsets: the header's first bytes are not
-    covered by the batch's CRC, and this is what finds a wrong one.
+    covered by the batch's CRC, and this is what finds a wrong one. Where compaction has
+    left gaps, offsets must still rise and stay within the segment's bounds.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class SegmentScan:
         self._segment = segment
         self._length = length
         self._verify = verify
+        self._has_gaps = segment.meta.has_gaps
         self.next_batch_bytes = 0
         """Size of the batch at which the last run was cut off, 0 where there was none."""
         self.position = point.position
         """Where the next run begins."""
         self.offset: int | None = point.offset
-        """Offset of the next batch, None where it is not known."""
+        """Offset of the next batch, or the least it can be where there are gaps; None where it
+        is not known."""
 
     @classmethod
     def at_position(cls, segment: Segment, position: int, length: int) -> SegmentScan:
@@ -79,7 +82,10 @@ class SegmentScan:
             limit = min(len(buffer), self._length - self.position)
             if limit <= 0:
                 break
-            found: Walk = walk(buffer, 0, limit, expected_offset=self.offset, verify=self._verify)
+            expected = None if self._has_gaps else self.offset
+            found: Walk = walk(buffer, 0, limit, expected_offset=expected, verify=self._verify)
+            if self._has_gaps:
+                self._check_order(found.headers)
             if found.headers:
                 runs.append(Run(buffer, found.headers, self.position))
                 self.position += found.valid_end
@@ -93,8 +99,27 @@ class SegmentScan:
                 raise self._corrupt(found.reason)
         return runs
 
+    def _check_order(self, entries: list[BatchEntry]) -> None:
+        meta = self._segment.meta
+        misplaced = first_misplaced(
+            entries, meta.base_offset if self.offset is None else self.offset, meta.end_offset
+        )
+        if misplaced is not None:
+            position = self.position + entries[misplaced].position
+            where = self._segment.bytes.where
+            raise Corruption("offset out of order", where=where, position=position)
+
     def _corrupt(self, reason: str) -> Corruption:
         return Corruption(reason, where=self._segment.bytes.where, position=self.position)
+
+
+def first_misplaced(entries: list[BatchEntry], start_offset: int, end_offset: int) -> int | None:
+    """Index of the first batch that does not rise within [start, end); None if all do."""
+    for number, entry in enumerate(entries):
+        if entry.base_offset < start_offset or entry.last_offset >= end_offset:
+            return number
+        start_offset = entry.last_offset + 1
+    return None
 
 
 TRUNCATED = "truncated"

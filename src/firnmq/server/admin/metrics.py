@@ -93,9 +93,34 @@ class Metrics:
         )
         yield _gauge("firn_queued_requests", "Appends that wait.", pool.queued_requests)
         yield _gauge("firn_queued_bytes", "Bytes of appends that wait.", pool.queued_bytes)
+        yield from self._compaction()
         groups = self._parts.coordinator.statistics()
         yield _gauge("firn_groups", "Groups in memory.", groups.group_count)
         yield _gauge("firn_group_members", "Members of all groups.", groups.member_count)
+
+    def _compaction(self) -> Iterator[Metric]:
+        passes = CounterMetricFamily(
+            "firn_compactions", "Compactions of shards.", labels=["storage_type"]
+        )
+        records = CounterMetricFamily(
+            "firn_compaction_records",
+            "Records of segments that were written anew.",
+            labels=["storage_type", "direction"],
+        )
+        size = CounterMetricFamily(
+            "firn_compaction_bytes",
+            "Bytes of segments that were written anew.",
+            labels=["storage_type", "direction"],
+        )
+        for name, counts in self._parts.local.compaction_counts().items():
+            passes.add_metric([name], counts.pass_count)
+            records.add_metric([name, "in"], counts.records_in)
+            records.add_metric([name, "out"], counts.records_out)
+            size.add_metric([name, "in"], counts.bytes_in)
+            size.add_metric([name, "out"], counts.bytes_out)
+        yield passes
+        yield records
+        yield size
 
     async def _topics(self) -> list[Metric]:
         shards = GaugeMetricFamily("firn_topic_shards", "Shards.", labels=["topic"])

@@ -30,19 +30,22 @@ _TOPIC_SOURCE, _DEFAULT_SOURCE = 1, 5
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _NO_LIMIT = "-1"
 """How Kafka writes that there is no limit."""
+_NOT_LIMITS = {"expire.header": "none"}
+"""What has no value otherwise is shown like this."""
 
 _ALIASES = {"max.message.bytes": "max.batch.bytes"}
 """Kafka's name for an option, and ours."""
 
 _FIXED: dict[str, str] = {
-    "cleanup.policy": "delete",
     "min.insync.replicas": "1",
     "message.timestamp.type": "CreateTime",
     "message.format.version": "3.0-IV1",
 }
 """Options Kafka clients ask about whose one value this broker has."""
 
-_UNCHANGEABLE = frozenset({"storage.type", "index.key", "index.tag", "tag.headers"})
+_UNCHANGEABLE = frozenset(
+    {"storage.type", "index.key", "index.tag", "tag.headers", "expire.header"}
+)
 """They say what stored bytes mean, so they are fixed when the topic is made."""
 
 
@@ -184,7 +187,8 @@ class ConfigHandler:
 
 def _kafka_view(config: TopicConfig) -> dict[str, str]:
     options = {
-        name: _NO_LIMIT if value is None else value for name, value in config.options().items()
+        name: _NOT_LIMITS.get(name, _NO_LIMIT) if value is None else value
+        for name, value in config.options().items()
     }
     options.update(_FIXED)
     for alias, ours in _ALIASES.items():
