@@ -85,7 +85,7 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True):
 class OptionChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options to set; null puts one back to the node's default."""
 
-    options: dict[str, str | int | bool | None]
+    options: dict[str, str | int | float | bool | None]
     dry_run: bool = False
 
 
@@ -101,6 +101,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     crc: str | None
     created_ms: int
     sealed_ms: int | None
+    compacted_ms: int | None
 
 
 def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
@@ -122,6 +123,7 @@ def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
                 crc=f"{meta.crc:08x}" if is_sealed else None,
                 created_ms=meta.created_ms,
                 sealed_ms=meta.sealed_ms if is_sealed else None,
+                compacted_ms=meta.compacted_ms if meta.is_compacted else None,
             )
         )
     return segments

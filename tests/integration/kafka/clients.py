@@ -52,6 +52,9 @@ class Client(Protocol):
     ) -> list[Seen]:
         """The first records from an offset on, of partitions 0 to n-1."""
 
+    def read_to_end(self, address: str, topic: str, *, start: int = 0) -> list[Seen]:
+        """Reads partition 0 from an offset until the client itself says that it is at the end."""
+
     def read_from_end(
         self, address: str, topic: str, count: int, at_end: Callable[[], object]
     ) -> list[Seen]:
@@ -156,6 +159,21 @@ class Confluent:
                     elif message.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
                         raise confluent_kafka.KafkaException(message.error())
         return seen[:count]
+
+    def read_to_end(self, address: str, topic: str, *, start: int = 0) -> list[Seen]:
+        seen: list[Seen] = []
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        with self._consumer(address) as consumer:
+            consumer.assign([confluent_kafka.TopicPartition(topic, 0, start)])
+            while time.monotonic() < deadline:
+                for message in consumer.consume(500, 0.2):
+                    if message.error() is None:
+                        seen.append(_from_confluent(message))
+                    elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                        return seen
+                    else:
+                        raise confluent_kafka.KafkaException(message.error())
+        raise AssertionError("the client did not come to the end")
 
     def read_from_end(
         self, address: str, topic: str, count: int, at_end: Callable[[], object]
@@ -289,6 +307,20 @@ class KafkaPython:
                     seen += map(_from_record, records)
         return seen[:count]
 
+    def read_to_end(self, address: str, topic: str, *, start: int = 0) -> list[Seen]:
+        seen: list[Seen] = []
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        with self._consumer(address) as consumer:
+            where = kafka.TopicPartition(topic, 0)
+            consumer.assign([where])
+            consumer.seek(where, start)
+            end = consumer.end_offsets([where])[where]
+            while consumer.position(where) < end:
+                assert time.monotonic() < deadline, "the client did not come to the end"
+                for records in consumer.poll(timeout_ms=200).values():
+                    seen += map(_from_record, records)
+        return seen
+
     def read_from_end(
         self, address: str, topic: str, count: int, at_end: Callable[[], object]
     ) -> list[Seen]:
@@ -421,6 +453,22 @@ class AioKafka:
                     for records in (await consumer.getmany(timeout_ms=200)).values():
                         seen += map(_from_record, records)
             return seen[:count]
+
+        return asyncio.run(run())
+
+    def read_to_end(self, address: str, topic: str, *, start: int = 0) -> list[Seen]:
+        async def run() -> list[Seen]:
+            seen: list[Seen] = []
+            async with self._consumer(address) as consumer:
+                where = aiokafka.TopicPartition(topic, 0)
+                consumer.assign([where])
+                consumer.seek(where, start)
+                end = (await consumer.end_offsets([where]))[where]
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    while await consumer.position(where) < end:
+                        for records in (await consumer.getmany(timeout_ms=200)).values():
+                            seen += map(_from_record, records)
+            return seen
 
         return asyncio.run(run())
 

@@ -29,22 +29,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """`firn serve` as it comes, shared by tests that leave each other alone."""
-    yield from _running(NodeProcess(tmp_path_factory.mktemp("node") / "data"))
+    yield from running(NodeProcess(tmp_path_factory.mktemp("node") / "data"))
 
 
 @pytest.fixture(scope="session")
 def quick_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """Shared too: groups begin at once and forget crashed members soon; no automatic topics."""
-    yield from _running(NodeProcess(tmp_path_factory.mktemp("quick") / "data", QUICK))
+    yield from running(NodeProcess(tmp_path_factory.mktemp("quick") / "data", QUICK))
 
 
 @pytest.fixture
 def own_node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node of the test's own, to stop and kill."""
-    yield from _running(NodeProcess(tmp_path / "data"))
+    yield from running(NodeProcess(tmp_path / "data"))
 
 
-def _running(node: NodeProcess) -> Iterator[NodeProcess]:
+def running(node: NodeProcess) -> Iterator[NodeProcess]:
     node.start()
     try:
         yield node

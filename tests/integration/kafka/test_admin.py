@@ -93,7 +93,16 @@ def test_topics_come_and_go(admin: AdminClient, node: NodeProcess, new_name: New
     "partitions, replicas, config, code, words",
     [
         (1, 3, {}, KafkaError.INVALID_REPLICATION_FACTOR, "replication factor 3"),
-        (1, 1, {"cleanup.policy": "compact"}, KafkaError.INVALID_CONFIG, "cleanup.policy"),
+        (1, 1, {"cleanup.policy": "shred"}, KafkaError.INVALID_CONFIG, "cleanup.policy: must be"),
+        (1, 1, {"min.cleanable.dirty.ratio": "2"}, KafkaError.INVALID_CONFIG, "must be 0 to 1"),
+        (1, 1, {"delete.retention.ms": "-2"}, KafkaError.INVALID_CONFIG, "delete.retention.ms"),
+        (
+            1,
+            1,
+            {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"},
+            KafkaError.INVALID_CONFIG,
+            "must not be below min.compaction.lag.ms",
+        ),
         (1, 1, {"storage.type": "Nowhere"}, KafkaError.INVALID_CONFIG, "storage.type"),
         (1, 1, {"no.such.option": "1"}, KafkaError.INVALID_CONFIG, "no.such.option"),
         (1, 1, {"segment.bytes": "a lot"}, KafkaError.INVALID_CONFIG, "must be a whole number"),
@@ -151,13 +160,38 @@ def test_options_change_and_go_back(
     assert final["retention.ms"].value == "-1"
 
 
+def test_options_of_compaction_are_shown_with_their_defaults_and_can_change(
+    admin: AdminClient, node: NodeProcess, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(node, cleanup_policy="compact")
+    before = options_of(admin, topic)
+    assert before["cleanup.policy"].value == "compact"
+    assert not before["cleanup.policy"].is_default
+    shown = {
+        "min.cleanable.dirty.ratio": "0.5",
+        "delete.retention.ms": "86400000",
+        "min.compaction.lag.ms": "0",
+        "max.compaction.lag.ms": "-1",
+    }
+    for name, value in shown.items():
+        assert before[name].value == value
+        assert before[name].is_default
+    alter(admin, topic, cleanup_policy="delete,compact", min_cleanable_dirty_ratio=0.1)
+    alter(admin, topic, max_compaction_lag_ms=2**63 - 1)
+    after = options_of(admin, topic)
+    assert after["cleanup.policy"].value == "compact,delete"
+    assert after["min.cleanable.dirty.ratio"].value == "0.1"
+    assert after["max.compaction.lag.ms"].value == str(2**63 - 1)
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [
         ({"storage_type": "EngineMemory"}, "storage.type"),
         ({"no_such_option": "1"}, "no.such.option"),
         ({"retention_ms": "soon"}, "retention.ms"),
-        ({"cleanup_policy": "compact"}, "can only be delete"),
+        ({"cleanup_policy": "shred"}, "must be delete, compact or both"),
+        ({"expire_header": "best-before"}, "is fixed when a topic is made"),
         ({"max_message_bytes": "12"}, "allowed are"),
     ],
 )

@@ -3,6 +3,7 @@
 import pytest
 
 from firnmq.config import (
+    CleanupPolicy,
     CompressionType,
     Durability,
     MemoryOverflow,
@@ -43,6 +44,28 @@ def test_options_are_parsed_from_text_and_from_values() -> None:
     )
 
 
+def test_options_of_compaction_and_expiry() -> None:
+    config = TopicConfig.from_options(
+        {
+            "cleanup.policy": " delete , compact",
+            "min.cleanable.dirty.ratio": "0.25",
+            "delete.retention.ms": "0",
+            "min.compaction.lag.ms": 5,
+            "max.compaction.lag.ms": str(2**63 - 1),
+            "expire.header": "none",
+        }
+    )
+    assert config.cleanup_policy is CleanupPolicy.COMPACT_DELETE
+    assert (config.min_cleanable_dirty_ratio, config.max_compaction_lag_ms) == (0.25, 2**63 - 1)
+    assert config.expire_header is None
+    assert TopicConfig.from_options(config.options()) == config
+    assert [(each.compacts, each.deletes) for each in CleanupPolicy] == [
+        (False, True),
+        (True, False),
+        (True, True),
+    ]
+
+
 def test_options_come_back_as_text() -> None:
     config = TopicConfig.from_options({"segment.ms": None, "tag.headers": ["x", "y"], "ttl.ms": 5})
     assert TopicConfig.from_options(config.options()) == config
@@ -56,6 +79,16 @@ def test_options_come_back_as_text() -> None:
         ("segment.byte", 5),
         ("", 5),
         ("segment.bytes", 5),
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "compact,shred"),
+        ("cleanup.policy", None),
+        ("min.cleanable.dirty.ratio", "1.01"),
+        ("min.cleanable.dirty.ratio", -0.1),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", True),
+        ("delete.retention.ms", -1),
+        ("delete.retention.ms", "none"),
+        ("max.compaction.lag.ms", 0),
         ("segment.bytes", None),
         ("segment.bytes", "many"),
         ("segment.bytes", True),

@@ -122,12 +122,10 @@ class LogReader:
                 self._leave_hint(segment, runs, at)
                 break
         else:
-            if not batches and at < end:
-                last_offset = min(end - 1, at + _OFFSETS_PER_BATCH_MAX - 1)
-                batches.append(memoryview(empty_batch(at, last_offset)))
-                at = last_offset + 1
-            else:
-                at = max(at, end)
+            at = max(at, end)
+            if not batches and offset < end:
+                at = min(end, offset + _OFFSETS_PER_BATCH_MAX)
+                batches.append(memoryview(empty_batch(offset, at - 1)))
         return RawPage(
             batches=tuple(batches),
             next_offset=at,
