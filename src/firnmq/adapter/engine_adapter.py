@@ -98,6 +98,16 @@ class EngineStorageAdapter:
 
     # Beyond the thirteen: what only engines can do ------------------------------------------------
 
+    async def create_shards(
+        self, shards: Sequence[str], config: TopicConfig, topic_id: str
+    ) -> None:
+        """Makes a topic's shards as one change; those that are there already stay."""
+        await call_blocking(self._readers, self._create_shards, shards, config, topic_id)
+
+    async def delete_shards_of(self, topic_id: str, first_seq: int = 0) -> None:
+        """Removes a topic's shards from one on, those included that nobody counted yet."""
+        await call_blocking(self._readers, self._delete_shards_of, topic_id, first_seq)
+
     async def batch_write_raw(self, shard: str, batches: Sequence[Buffer]) -> Appended:
         """Appends encoded batches; writable buffers are patched in place."""
         return await self._engine.append_batches(shard, batches)
@@ -163,6 +173,22 @@ class EngineStorageAdapter:
 
     async def status(self, shard: str) -> ShardStatus:
         return await call_blocking(self._readers, self._engine.status, shard)
+
+    def _create_shards(self, shards: Sequence[str], config: TopicConfig, topic_id: str) -> None:
+        there = {spec.name for spec in self._engine.list_shard()}
+        missing = [shard for shard in shards if shard not in there]
+        if missing:
+            self._engine.create_shards(missing, config, topic_id)
+
+    def _delete_shards_of(self, topic_id: str, first_seq: int) -> None:
+        prefix = f"{topic_id}_"
+        self._engine.delete_shards(
+            [
+                spec.name
+                for spec in self._engine.list_shard()
+                if spec.name.startswith(prefix) and int(spec.name[len(prefix) :]) >= first_seq
+            ]
+        )
 
     def _list_shard(self) -> list[ShardBounds]:
         bounds = []

@@ -8,7 +8,7 @@ from firnmq.engines.api import (
     RawPage,
     ShardStatus,
 )
-from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.state import ShardCatalog, ShardSpec, ShardState
 
 __all__ = [
     "AdapterOffsetStrategy",
@@ -16,6 +16,7 @@ __all__ = [
     "Engine",
     "Page",
     "RawPage",
+    "ShardCatalog",
     "ShardSpec",
     "ShardState",
     "ShardStatus",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -125,7 +125,13 @@ class Engine(Protocol):
 
     def create_shard(self, name: str, config: TopicConfig) -> ShardSpec: ...
 
+    def create_shards(
+        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
+    ) -> list[ShardSpec]: ...
+
     def delete_shard(self, name: str) -> None: ...
+
+    def delete_shards(self, names: Iterable[str]) -> None: ...
 
     def list_shard(self) -> list[ShardSpec]: ...
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Protocol
 
@@ -88,23 +89,43 @@ class LogEngine:
     # Shards -------------------------------------------------------------------------------------
 
     def create_shard(self, name: str, config: TopicConfig) -> ShardSpec:
+        return self.create_shards([name], config)[0]
+
+    def create_shards(
+        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
+    ) -> list[ShardSpec]:
+        """Makes many shards at once, with their topic's options if they are of a topic."""
         self._check_open()
-        spec = self._state.add_shard(name, config)
-        self._specs[name] = spec
-        return spec
+        specs = self._state.add_shards(names, config, topic_id)
+        self._specs.update((spec.name, spec) for spec in specs)
+        return specs
 
     def delete_shard(self, name: str) -> None:
         """Removes a shard with all its records, without opening it: a corrupt one can go too."""
-        spec = self._spec(name)
-        with self._opening[spec.uid % _LOCK_STRIPES]:
-            log = self._logs.get(name)
-            with nullcontext() if log is None else log.lock:
-                if log is not None:
-                    log.refusal = ShardNotFound(name)
-                self._keeper.drop_shard(spec, log)
-                self._state.remove_shard(spec)
-                self._specs.pop(name, None)
-                self._logs.pop(name, None)
+        self._spec(name)
+        self.delete_shards([name])
+
+    def delete_shards(self, names: Iterable[str]) -> None:
+        """Removes shards; those that are not there are passed over.
+
+        Their bytes go first, so that after a crash the catalog still knows what is left of them.
+        """
+        self._check_open()
+        specs = [spec for name in names if (spec := self._specs.pop(name, None)) is not None]
+        try:
+            for spec in specs:
+                with self._opening[spec.uid % _LOCK_STRIPES]:
+                    log = self._logs.pop(spec.name, None)
+                    with nullcontext() if log is None else log.lock:
+                        if log is not None:
+                            log.refusal = ShardNotFound(spec.name)
+                        self._keeper.drop_shard(spec, log)
+            self._state.remove_shards(specs)
+        except STORAGE_ERRORS as error:
+            self._specs.update((spec.name, spec) for spec in specs)  # To be deleted again.
+            if isinstance(error, OSError):
+                raise storage_failure(specs[0].name, error) from error
+            raise
 
     def list_shard(self) -> list[ShardSpec]:
         return list(self._specs.values())
@@ -145,13 +166,14 @@ class LogEngine:
     def reconfigure(self, shard: str, config: TopicConfig) -> None:
         """Gives a shard other options, for what is written and judged from now on."""
 
-        def change(log: ShardLog) -> None:
-            spec = ShardSpec(name=log.spec.name, uid=log.spec.uid, config=config)
-            self._state.save_shard(spec)
+        spec = dataclasses.replace(self._spec(shard), config=config)
+        with self._opening[spec.uid % _LOCK_STRIPES]:
+            self._state.reconfigure(spec)
             self._specs[shard] = spec
-            log.spec = spec
-
-        self._change(shard, change)
+            log = self._logs.get(shard)
+            if log is not None:
+                with log.lock:
+                    log.spec = spec
 
     # Writing ------------------------------------------------------------------------------------
 

@@ -13,17 +13,20 @@ from firnmq.meta.api import (
     TxnConflict,
     Watch,
 )
-from firnmq.meta.cache import MetaCache
+from firnmq.meta.cache import CacheBehind, MetaCache
 from firnmq.meta.nodes import NodeIdentity, register_node
+from firnmq.meta.shards import MetaShards
 from firnmq.meta.sqlite import SqliteMetaStore
 
 __all__ = [
+    "CacheBehind",
     "Changes",
     "Compacted",
     "Compare",
     "Entry",
     "Event",
     "MetaCache",
+    "MetaShards",
     "MetaStore",
     "NodeIdentity",
     "Session",

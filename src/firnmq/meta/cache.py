@@ -18,6 +18,19 @@ _log = EventLogger("meta")
 Listener = Callable[[list[Event]], None]
 
 
+class CacheBehind(TimedOut):
+    """The node's cache did not see a change in time; the change itself is made."""
+
+    def __init__(self, reached: int, wanted: int, timeout_s: float) -> None:
+        super().__init__(
+            f"the node's cache of the metadata is at revision {reached} and did not reach "
+            f"{wanted} within {timeout_s:g} s"
+        )
+        self.reached = reached
+        self.wanted = wanted
+        self.timeout_s = timeout_s
+
+
 class MetaCache:
     """Every entry as of some revision, which only grows. Safe with threads.
 
@@ -54,27 +67,29 @@ class MetaCache:
             found = [entry for key, entry in self._entries.items() if key.startswith(prefix)]
         return sorted(found, key=lambda entry: entry.key)
 
-    def listen(self, prefix: str, listener: Listener) -> list[Entry]:
-        """Entries with the prefix as they are; the listener is told every change from then on.
+    def listen(self, prefix: str, listener: Listener) -> None:
+        """Tells the listener of every entry with the prefix, and of every change from then on.
 
-        It is called in the cache's thread, in order, before the cache shows a later revision.
+        Changes come in the cache's thread, in order, before the cache shows their revision.
         """
         with self._changed:
+            listener(
+                [
+                    Event(key=entry.key, revision=entry.mod_revision, entry=entry)
+                    for entry in self.below(prefix)
+                ]
+            )
             self._listeners.append((prefix, listener))
-            return self.below(prefix)
 
     def wait_for_revision(self, revision: int, timeout_s: float) -> None:
-        """Returns once the cache has seen the revision; TimedOut if it does not in time."""
+        """Returns once the cache has seen the revision; CacheBehind if it does not in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._revision >= revision or self._is_closed, timeout_s)
             if self._revision >= revision:
                 return
             if self._is_closed:
                 raise Closed("the meta cache is closed")
-            raise TimedOut(
-                f"the node's cache of the metadata is at revision {self._revision} and did not "
-                f"reach {revision} within {timeout_s:g} s"
-            )
+            raise CacheBehind(self._revision, revision, timeout_s)
 
     def close(self) -> None:
         """Stops following; what it has can still be read."""

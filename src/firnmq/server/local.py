@@ -37,9 +37,13 @@ from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.verify import Verifier
 from firnmq.eventlog import EventLogger
+from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore, register_node
+from firnmq.meta.records import NODES, NodeRecord, decode
 from firnmq.server.housekeeper import Housekeeper
 
 _DATABASE_DIRECTORY = "db"
+META_NAME = "meta.db"
+_FIRST_NODE = 1
 _log = EventLogger("store")
 
 
@@ -57,16 +61,22 @@ class LocalStore:
         background: bool = True,
         files: FileCache | None = None,
         open_kv: Callable[[Path], KeyValueStore] = KeyValueStore,
+        open_meta: Callable[[Path], MetaStore] = SqliteMetaStore,
+        node: int | None = None,
     ) -> None:
-        """`files` and `open_kv` are the two ways to the disk: tests hand in one that crashes."""
+        """`files`, `open_kv` and `open_meta` are the ways to the disk: tests hand in ones that
+        crash. `node` is the number it is registered under, the last one if none is given."""
         self.path = path
         self.config = config or StoreConfig()
         self.clock: Clock = clock or SystemClock()
         self.files = files or FileCache(open_max=self.config.open_files)
         with ExitStack() as opened:
             opened.callback(DirectoryLock(path).release)
+            self.meta = open_meta(path / META_NAME)
+            opened.callback(self.meta.close)
             self.kv = open_kv(path / _DATABASE_DIRECTORY)
             sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
+            self._open_meta(opened, node)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             if background:
                 opened.callback(Housekeeper(self).stop)
@@ -88,6 +98,17 @@ class LocalStore:
         """Serves what is queued, then lets go of everything. Closing twice is no error."""
         self._opened.close()
 
+    def _open_meta(self, opened: ExitStack, node: int | None) -> None:
+        """The lock on the directory is what a session would be for: there is no other process."""
+        if node is None:
+            known = [decode(entry, NodeRecord) for entry in self.meta.range(NODES).entries]
+            node = max(known, key=lambda each: each.registered_ms).node if known else _FIRST_NODE
+        self.node = register_node(self.meta, node, self.clock)
+        self.cache = MetaCache(self.meta)
+        opened.callback(self.cache.close)
+        self.shards = MetaShards(self.meta, self.cache, self.node, self.clock)
+        self.catalog = TopicCatalog(self.meta, self.cache)
+
     def _open(
         self, opened: ExitStack, adapters: Mapping[str, AdapterFactory], *, cache_offsets: bool
     ) -> None:
@@ -97,7 +118,7 @@ class LocalStore:
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
-        self.state = ShardState(self.kv)
+        self.state = ShardState(self.kv, self.shards)
         layout = segment_layout(path, self.files)
         layouts: dict[str, ByteLayout] = {
             StorageType.SEGMENT.value: layout,
@@ -131,7 +152,6 @@ class LocalStore:
         )
         strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
         self.offsets = OffsetManager(strategy(self.kv), clock)
-        self.catalog = TopicCatalog(self.kv)
         self.manager = StorageDriverManager(
             self.catalog, self.offsets, clock, {name: self._factory(name) for name in self.engines}
         )

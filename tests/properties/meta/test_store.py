@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -128,11 +129,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.expire(self.clock.now_ms())
         owner = None if session is None else SqliteSession(self.store, session)
         if session is not None and session not in self.model.leases:
-            try:
+            with pytest.raises(SessionLapsed):
                 self.store.txn(puts=puts, deletes=deletes, session=owner)
-            except SessionLapsed:
-                return
-            raise AssertionError("a session that has lapsed changed something")
+            return
         expected = self.model.change(puts, deletes, session or 0)
         assert self.store.txn(puts=puts, deletes=deletes, session=owner) == expected
 
@@ -160,12 +159,9 @@ class StoreMachine(RuleBasedStateMachine):
         if all(map(self.model.holds, compares)):
             assert self.store.txn(compares, puts) == self.model.change(puts, [], 0)
             return
-        try:
+        with pytest.raises(TxnConflict) as caught:
             self.store.txn(compares, puts)
-        except TxnConflict as conflict:
-            assert not self.model.holds(conflict.compare)
-            return
-        raise AssertionError("a transaction went through against its compares")
+        assert not self.model.holds(caught.value.compare)
 
     @rule(target=sessions, ttl_ms=TTL_MS)
     def begin_session(self, ttl_ms: int) -> int:

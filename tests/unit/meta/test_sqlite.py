@@ -344,14 +344,18 @@ def test_a_place_that_cannot_be_written_is_a_storage_failure(tmp_path: Path) -> 
         SqliteMetaStore(tmp_path / "no such folder" / "meta.db")
 
 
+def fill(store: SqliteMetaStore) -> None:
+    for number in range(100):
+        store.txn(puts={f"b{number}": os.urandom(10_000)})
+
+
 def test_after_a_failed_write_the_store_goes_on(store: SqliteMetaStore) -> None:
     """A page limit stands in for a full disk: SQLite fails in the same way."""
     store.txn(puts={"a": b"1"})
     watch = store.watch("", 2)
     store._db.execute("PRAGMA max_page_count = 20")
     with pytest.raises(DiskFull):
-        for number in range(100):
-            store.txn(puts={f"b{number}": os.urandom(10_000)})
+        fill(store)
     # The connection is opened anew, without the limit; what was refused is not there.
     stored = [key for key in keys(store) if key != "a"]
     assert store.txn(puts={"c": b"1"}) == len(stored) + 2

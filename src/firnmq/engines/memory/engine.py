@@ -11,7 +11,7 @@ from firnmq.disk import Family, KeyValueStore, Settlement, Ticket, call_blocking
 from firnmq.engines.api import Appended
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
-from firnmq.engines.memory.backend import MemoryBackend, spills
+from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, spills
 from firnmq.engines.memory.spill import recall_producers, save_aborted, spill
 from firnmq.engines.segments import Medium, Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import (
@@ -82,7 +82,7 @@ class MemoryKeeper:
         base_offset = max(start_offset, chain[-1].end_offset if chain else 0)
         seq = chain[-1].seq + 1 if chain else 0
         self._drop_unfinished_spill(spec, chain, seq)
-        active = SegmentMeta(seq=seq, base_offset=base_offset, created_ms=self._clock.now_ms())
+        active = self._begin(spec, known, seq, base_offset)
         segments = tuple(
             Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             for meta in (*chain, active)
@@ -101,6 +101,20 @@ class MemoryKeeper:
         with self._lock:
             self._held[log] = 0
         return log
+
+    def _begin(
+        self, spec: ShardSpec, known: Sequence[SegmentMeta], seq: int, base_offset: int
+    ) -> SegmentMeta:
+        """The active segment; the catalog learns whose memory it is in."""
+        catalog = self._state.catalog
+        for meta in known:
+            is_same = (meta.seq, meta.base_offset) == (seq, base_offset)
+            if meta.state is SegmentState.ACTIVE and is_same and catalog.is_held_here(spec.uid):
+                return meta
+        now_ms = self._clock.now_ms()
+        return catalog.begin_again(
+            spec.uid, SegmentMeta(seq=seq, base_offset=base_offset, created_ms=now_ms)
+        )
 
     def _drop_unfinished_spill(
         self, spec: ShardSpec, chain: Sequence[SegmentMeta], next_seq: int
@@ -222,7 +236,7 @@ class MemoryKeeper:
             with log.lock:
                 if segment in log.segments and log.refusal is None:
                     save_aborted(log.spec, spilled.meta, log.producers.aborted, self._kv)
-                    self._state.save_chain(log.spec.uid, spilled.meta)
+                    self._state.roll(log.spec.uid, spilled.meta, in_memory_after(spilled.meta))
                     log.replace_segment(segment, spilled)
                     self._count(log)
                     return

@@ -8,6 +8,7 @@ as a whole when something new is durable and indexed, and never shows more than 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from firnmq.clock import Clock
@@ -57,11 +58,17 @@ class TurnIndex(IndexSink, Protocol):
 class LogState(Protocol):
     """Durable facts a log changes. ShardState is the one on disk."""
 
-    def save_chain(self, uid: int, *metas: SegmentMeta) -> None: ...
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None: ...
 
-    def forget_segments(self, uid: int, seqs: list[int]) -> None: ...
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None: ...
 
-    def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None: ...
+    def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
 
     def add_holes(self, uid: int, offsets: list[int]) -> None: ...
 
@@ -362,7 +369,7 @@ class ShardLog:
             transactions=self.producers.open_transactions(),
         )
         active = SegmentMeta(seq=sealed.seq + 1, base_offset=tail.next_offset, created_ms=now_ms)
-        self._backend.state.save_chain(self.spec.uid, sealed, active)
+        self._backend.state.roll(self.spec.uid, sealed, active, self.producers.snapshot())
         old = Segment(sealed, tail.segment.bytes, tail.segment.index)
         new = self.open_segment(active)
         self.segments = (*self.segments[:-1], old, new)
@@ -505,7 +512,7 @@ class ShardLog:
             self.roll()
             tail = self.tail
         base_offset = tail.next_offset
-        patch_base(data, 0, base_offset, tail.segment.meta.epoch)
+        patch_base(data, 0, base_offset, self.spec.epoch)
         tail.builder.add(
             self._turn_index(),
             position=tail.position,
