@@ -104,9 +104,13 @@ class EngineStorageAdapter:
         """Makes a topic's shards as one change; those that are there already stay."""
         await call_blocking(self._readers, self._create_shards, shards, config, topic_id)
 
-    async def delete_shards_of(self, topic_id: str, first_seq: int = 0) -> None:
-        """Removes a topic's shards from one on, those included that nobody counted yet."""
-        await call_blocking(self._readers, self._delete_shards_of, topic_id, first_seq)
+    async def delete_shards(self, shards: Sequence[str]) -> None:
+        """Removes shards as one change; those that are not there are passed over."""
+        await call_blocking(self._readers, self._engine.delete_shards, shards)
+
+    async def delete_shards_beyond(self, shard_counts: Mapping[str, int]) -> None:
+        """Leaves topics, given by id, this many shards; others that nobody counted yet go."""
+        await call_blocking(self._readers, self._delete_shards_beyond, shard_counts)
 
     async def batch_write_raw(self, shard: str, batches: Sequence[Buffer]) -> Appended:
         """Appends encoded batches; writable buffers are patched in place."""
@@ -180,15 +184,14 @@ class EngineStorageAdapter:
         if missing:
             self._engine.create_shards(missing, config, topic_id)
 
-    def _delete_shards_of(self, topic_id: str, first_seq: int) -> None:
-        prefix = f"{topic_id}_"
-        self._engine.delete_shards(
-            [
-                spec.name
-                for spec in self._engine.list_shard()
-                if spec.name.startswith(prefix) and int(spec.name[len(prefix) :]) >= first_seq
-            ]
-        )
+    def _delete_shards_beyond(self, shard_counts: Mapping[str, int]) -> None:
+        gone = []
+        for spec in self._engine.list_shard():
+            topic_id, _, seq = spec.name.rpartition("_")
+            if topic_id in shard_counts and int(seq) >= shard_counts[topic_id]:
+                gone.append(spec.name)
+        if gone:
+            self._engine.delete_shards(gone)
 
     def _list_shard(self) -> list[ShardBounds]:
         bounds = []

@@ -237,11 +237,11 @@ class StorageDriverManager:
             if topic.config.storage_type in self.storage_types():
                 await self._remove_shards(topic)
                 names.append(topic.name)
-        for topic in self.catalog.topics():
-            if topic.config.storage_type in self._built_in:
-                driver = self.driver(topic.config.storage_type)
-                assert isinstance(driver, EngineStorageAdapter)
-                await driver.delete_shards_of(topic.topic_id, topic.shard_count)
+        shard_counts = {topic.topic_id: topic.shard_count for topic in self.catalog.topics()}
+        for storage_type in self._built_in:
+            driver = self.driver(storage_type)
+            if isinstance(driver, EngineStorageAdapter):
+                await driver.delete_shards_beyond(shard_counts)
         return names
 
     async def _remove_shards(self, topic: Topic, *, waits: bool = True) -> None:
@@ -250,7 +250,8 @@ class StorageDriverManager:
             await call_blocking(None, self.catalog.begin_removal, topic)
         driver = self.driver(topic.config.storage_type)
         if isinstance(driver, EngineStorageAdapter):
-            await driver.delete_shards_of(topic.topic_id)
+            await driver.delete_shards_beyond({topic.topic_id: topic.shard_count})
+            await driver.delete_shards(topic.shard_names())
         else:
             for shard in topic.shard_names():
                 try:

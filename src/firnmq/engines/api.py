@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -131,7 +131,7 @@ class Engine(Protocol):
 
     def delete_shard(self, name: str) -> None: ...
 
-    def delete_shards(self, names: Iterable[str]) -> None: ...
+    def delete_shards(self, names: Sequence[str]) -> None: ...
 
     def list_shard(self) -> list[ShardSpec]: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Protocol
 
@@ -105,8 +105,9 @@ class LogEngine:
         self._spec(name)
         self.delete_shards([name])
 
-    def delete_shards(self, names: Iterable[str]) -> None:
-        """Removes shards; those that are not there are passed over.
+    def delete_shards(self, names: Sequence[str]) -> None:
+        """Removes shards; those that are not there are passed over, those that only the catalog
+        knows go too.
 
         Their bytes go first, so that after a crash the catalog still knows what is left of them.
         """
@@ -120,11 +121,11 @@ class LogEngine:
                         if log is not None:
                             log.refusal = ShardNotFound(spec.name)
                         self._keeper.drop_shard(spec, log)
-            self._state.remove_shards(specs)
+            self._state.remove_shards(names, specs)
         except STORAGE_ERRORS as error:
             self._specs.update((spec.name, spec) for spec in specs)  # To be deleted again.
             if isinstance(error, OSError):
-                raise storage_failure(specs[0].name, error) from error
+                raise storage_failure(names[0], error) from error
             raise
 
     def list_shard(self) -> list[ShardSpec]:

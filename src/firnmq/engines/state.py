@@ -53,7 +53,7 @@ class ShardCatalog(Protocol):
 
     def shards(self) -> list[ShardSpec]: ...
 
-    def remove_shards(self, specs: Iterable[ShardSpec]) -> None:
+    def remove_shards(self, names: Iterable[str]) -> None:
         """Forgets shards and their chains; those that are not there are passed over."""
 
     def chain(self, uid: int) -> list[SegmentMeta]:
@@ -118,15 +118,15 @@ class ShardState:
         self.undo_roll = catalog.undo_roll
         self.start_offset = catalog.start_offset
 
-    def remove_shards(self, specs: Sequence[ShardSpec]) -> None:
-        """Forgets shards and everything kept for them here."""
+    def remove_shards(self, names: Sequence[str], specs: Sequence[ShardSpec]) -> None:
+        """Forgets shards and everything kept for them here, as far as anything is."""
         with self._kv.batch() as batch:
             for spec in specs:
                 uid = _U32.pack(spec.uid)
                 for kind in (_HOLE, _DEAD_KEY):
                     batch.delete_range(Family.STATE, kind + uid, _after(kind + uid))
         self._kv.sync()
-        self.catalog.remove_shards(specs)
+        self.catalog.remove_shards(names)
 
     def roll(
         self,

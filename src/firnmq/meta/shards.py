@@ -80,7 +80,7 @@ class MetaShards:
         self._cache = cache
         self._node = node
         self._clock = clock
-        self._wait_s = wait_s
+        self.wait_s = wait_s
         self._adding = threading.Lock()
         self._names = {
             record.uid: record.name
@@ -107,7 +107,7 @@ class MetaShards:
             for part in _parts(names, per_txn):
                 revision, added = self._add(part, config, topic_id)
                 specs += added
-        self._cache.wait_for_revision(revision, self._wait_s)
+        self._cache.wait_for_revision(revision, self.wait_s)
         return specs
 
     def _add(
@@ -171,21 +171,20 @@ class MetaShards:
             )
         return found
 
-    def remove_shards(self, specs: Iterable[ShardSpec]) -> None:
+    def remove_shards(self, names: Iterable[str]) -> None:
         """Forgets shards and their segments; those that are not there are passed over."""
-        specs = list(specs)
-        keys = [
-            key
-            for spec in specs
-            for key in (
-                *(entry.key for entry in self._segments(spec.name)),
-                shard_key(spec.name),  # Last, so that what a crash leaves can be removed again.
-            )
-        ]
+        keys = []
+        uids = []
+        for name in names:
+            keys += [entry.key for entry in self._segments(name)]
+            entry = self._store.get(shard_key(name))
+            if entry is not None:
+                keys.append(entry.key)  # Last, so that what a crash leaves can be removed again.
+                uids.append(decode(entry, ShardRecord).uid)
         for part in _parts(keys, self._store.txn_ops_max):
             self._txn([], {}, part)
-        for spec in specs:
-            self._names.pop(spec.uid, None)
+        for uid in uids:
+            self._names.pop(uid, None)
 
     # Segment chains -----------------------------------------------------------------------------
 

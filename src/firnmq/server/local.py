@@ -16,6 +16,7 @@ from firnmq.adapter import (
     StorageDriverManager,
     TopicCatalog,
 )
+from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig
 from firnmq.disk import (
@@ -37,13 +38,13 @@ from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.verify import Verifier
 from firnmq.eventlog import EventLogger
-from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore, register_node
-from firnmq.meta.records import NODES, NodeRecord, decode
+from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
+from firnmq.meta.records import NODES
 from firnmq.server.housekeeper import Housekeeper
+from firnmq.server.identity import register_directory
 
 _DATABASE_DIRECTORY = "db"
 META_NAME = "meta.db"
-_FIRST_NODE = 1
 _log = EventLogger("store")
 
 
@@ -75,8 +76,9 @@ class LocalStore:
             self.meta = open_meta(path / META_NAME)
             opened.callback(self.meta.close)
             self.kv = open_kv(path / _DATABASE_DIRECTORY)
+            opened.callback(self.kv.close)
             sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
-            self._open_meta(opened, node)
+            self.node = register_directory(path, self.kv, self.meta, self.clock, node)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             if background:
                 opened.callback(Housekeeper(self).stop)
@@ -98,27 +100,19 @@ class LocalStore:
         """Serves what is queued, then lets go of everything. Closing twice is no error."""
         self._opened.close()
 
-    def _open_meta(self, opened: ExitStack, node: int | None) -> None:
-        """The lock on the directory is what a session would be for: there is no other process."""
-        if node is None:
-            known = [decode(entry, NodeRecord) for entry in self.meta.range(NODES).entries]
-            node = max(known, key=lambda each: each.registered_ms).node if known else _FIRST_NODE
-        self.node = register_node(self.meta, node, self.clock)
-        self.cache = MetaCache(self.meta)
-        opened.callback(self.cache.close)
-        self.shards = MetaShards(self.meta, self.cache, self.node, self.clock)
-        self.catalog = TopicCatalog(self.meta, self.cache)
-
     def _open(
         self, opened: ExitStack, adapters: Mapping[str, AdapterFactory], *, cache_offsets: bool
     ) -> None:
         path, config, clock = self.path, self.config, self.clock
-        opened.callback(self.kv.close)
+        self.cache = MetaCache(self.meta)
+        opened.callback(self.cache.close)
+        self.catalog = TopicCatalog(self.meta, self.cache)
+        shards = MetaShards(self.meta, self.cache, self.node, clock)
         opened.callback(self.kv.sync_late)
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
-        self.state = ShardState(self.kv, self.shards)
+        self.state = ShardState(self.kv, shards)
         layout = segment_layout(path, self.files)
         layouts: dict[str, ByteLayout] = {
             StorageType.SEGMENT.value: layout,
@@ -162,6 +156,7 @@ class LocalStore:
             self.manager.register(name, factory)
         for topic in run_blocking(self.manager.finish_interrupted()):
             _log.info("unfinished_topic_removed", topic=topic)
+        self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
     def _factory(self, storage_type: str) -> AdapterFactory:
         engine = self.engines[storage_type]
