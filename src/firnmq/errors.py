@@ -159,6 +159,26 @@ class InvalidTransactionState(FirnError):
         self.reason = reason
 
 
+class StaleEpoch(FirnError):
+    """A segment's metadata has changed since it was read; nothing was changed. Read it again."""
+
+    def __init__(self, segment: str, epoch: int, current: int) -> None:
+        super().__init__(f"segment {segment} is at epoch {current}, this change knows {epoch}")
+        self.segment = segment
+        self.epoch = epoch
+        self.current = current
+
+
+class StaleIncarnation(FirnError):
+    """The node was registered again by another process; this one must stop."""
+
+    def __init__(self, node: int, incarnation: int, current: int) -> None:
+        super().__init__(f"node {node} is in incarnation {current}, this process is {incarnation}")
+        self.node = node
+        self.incarnation = incarnation
+        self.current = current
+
+
 class Closed(FirnError):
     """The store, engine or pool has been closed."""
 
@@ -176,6 +196,19 @@ class DirectoryInUse(FirnError):
 
 class TimedOut(FirnError):
     """No answer within the time allowed. For a write that means unknown, not failed."""
+
+
+class CreationTimedOut(TimedOut):
+    """A new topic did not come up in the node's cache in time; what was made of it is removed."""
+
+    def __init__(self, topic: str, awaited: str, timeout_s: float) -> None:
+        super().__init__(
+            f"topic {topic!r} was not created: {awaited} did not come up within {timeout_s:g} s; "
+            "try again"
+        )
+        self.topic = topic
+        self.awaited = awaited
+        self.timeout_s = timeout_s
 
 
 def storage_failure(shard: str, cause: BaseException) -> StorageFailed:

@@ -1,30 +1,24 @@
-"""Which topics there are: kept in the key-value store, held in memory for routing.
+"""Which topics there are: kept in the meta store, held in memory for routing.
 
 A topic is registered as CREATING before its shards are made and marked DELETING before they are
-removed, so that after a crash the next open knows what to clean up and guesses nothing.
+removed, so that after a crash the next open knows what to clean up and guesses nothing. What is
+held in memory follows the node's cache; whoever changes a topic waits until it has come up there.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from dataclasses import dataclass
-from enum import Enum
-
-import msgspec
 
 from firnmq.config import TopicConfig
-from firnmq.disk import Family, KeyValueStore
-from firnmq.errors import AlreadyExists, Corruption, TopicNotFound
+from firnmq.errors import AlreadyExists, TopicNotFound
+from firnmq.meta import Compare, Entry, Event, MetaCache, MetaStore, TxnConflict
+from firnmq.meta.records import TOPICS, TopicRecord, TopicState, decode, encode, topic_key
 
-_TOPIC = b"T"
-_AFTER_TOPICS = b"U"
+__all__ = ["TOPIC_WAIT_S", "Topic", "TopicCatalog", "TopicState"]
 
-
-class TopicState(Enum):
-    CREATING = "creating"
-    READY = "ready"
-    DELETING = "deleting"
+TOPIC_WAIT_S = 30.0
+"""How long a change of a topic may take to come up in the node's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +41,15 @@ class Topic:
 
 
 class TopicCatalog:
-    """Topics by name. Reads come from memory; changes are synced first. Safe with threads."""
+    """Topics by name. Reads come from memory; changes are durable first. Safe with threads."""
 
-    def __init__(self, kv: KeyValueStore) -> None:
-        self._kv = kv
-        self._lock = threading.Lock()
+    def __init__(self, store: MetaStore, cache: MetaCache, *, wait_s: float = TOPIC_WAIT_S) -> None:
+        self._store = store
+        self._cache = cache
+        self.wait_s = wait_s
         self._topics: dict[str, Topic] = {}
-        for key, value in kv.items(Family.STATE, _TOPIC, _AFTER_TOPICS):
-            try:
-                topic = msgspec.msgpack.decode(value, type=Topic)
-            except msgspec.MsgspecError as error:
-                raise Corruption(str(error), where=f"topic entry {key!r}") from error
-            self._topics[topic.name] = topic
+        """Changed by the cache's thread alone, once it is filled."""
+        cache.listen(TOPICS, self._follow)
 
     def get(self, name: str) -> Topic:
         topic = self._topics.get(name)
@@ -67,49 +58,102 @@ class TopicCatalog:
         return topic
 
     def topics(self) -> list[Topic]:
-        ready = [topic for topic in self._topics.values() if topic.state is TopicState.READY]
+        ready = [topic for topic in self._all() if topic.state is TopicState.READY]
         return sorted(ready, key=lambda topic: topic.name)
 
     def unfinished(self) -> list[Topic]:
         """Topics whose creation or deletion has begun and not ended."""
-        return [topic for topic in self._topics.values() if topic.state is not TopicState.READY]
+        return [topic for topic in self._all() if topic.state is not TopicState.READY]
+
+    def stored(self, name: str) -> Topic | None:
+        """The topic as the store has it, in whatever state and whatever the cache knows."""
+        entry = self._store.get(topic_key(name))
+        return None if entry is None else _topic(entry)
 
     def begin_creation(self, topic: Topic) -> None:
-        """Registers a topic whose shards are about to be made; the name is taken from now on."""
-        with self._lock:
-            if topic.name in self._topics:
-                raise AlreadyExists("topic", topic.name)
-            self._save(topic)
+        """Registers a topic whose shards are about to be made; the name is taken from now on.
+
+        CacheBehind if it does not come up in the node's cache; it is registered nevertheless.
+        """
+        try:
+            revision = self._put(topic, Compare.absent(topic_key(topic.name)))
+        except TxnConflict:
+            raise AlreadyExists("topic", topic.name) from None
+        self._cache.wait_for_revision(revision, self.wait_s)
 
     def become_ready(self, topic: Topic) -> Topic:
-        with self._lock:
-            ready = dataclasses.replace(topic, state=TopicState.READY)
-            self._save(ready)
-            return ready
+        return self._replace(topic, dataclasses.replace(topic, state=TopicState.READY))
 
     def update(self, topic: Topic) -> None:
-        """Replaces a topic by one with other options or more shards."""
-        with self._lock:
-            self.get(topic.name)
-            self._save(topic)
+        """Replaces a ready topic by one with other options or more shards."""
+        self._replace(self.get(topic.name), topic)
 
     def begin_deletion(self, name: str) -> Topic:
         """Hides a topic whose shards are about to be removed."""
-        with self._lock:
-            topic = dataclasses.replace(self.get(name), state=TopicState.DELETING)
-            self._save(topic)
-            return topic
+        topic = self.get(name)
+        return self._replace(topic, dataclasses.replace(topic, state=TopicState.DELETING))
 
-    def forget(self, topic: Topic) -> None:
+    def begin_removal(self, topic: Topic) -> None:
+        """Marks a topic as being deleted whatever became of its creation. Does not wait for the
+        cache, which may be what the creation has failed for."""
+        entry = self._store.get(topic_key(topic.name))
+        if entry is not None and _topic(entry).topic_id == topic.topic_id:
+            going = dataclasses.replace(topic, state=TopicState.DELETING)
+            self._put(going, Compare.unchanged(entry))
+
+    def forget(self, topic: Topic, *, waits: bool = True) -> None:
         """Ends a deletion, or a creation that failed: the name is free again."""
-        with self._lock:
-            with self._kv.batch() as batch:
-                batch.delete(Family.STATE, _TOPIC + topic.name.encode())
-            self._kv.sync()
-            self._topics.pop(topic.name, None)
+        entry = self._store.get(topic_key(topic.name))
+        if entry is not None and _topic(entry).topic_id == topic.topic_id:
+            revision = self._store.txn([Compare.unchanged(entry)], {}, [entry.key])
+            if waits:
+                self._cache.wait_for_revision(revision, self.wait_s)
 
-    def _save(self, topic: Topic) -> None:
-        with self._kv.batch() as batch:
-            batch.put(Family.STATE, _TOPIC + topic.name.encode(), msgspec.msgpack.encode(topic))
-        self._kv.sync()
-        self._topics[topic.name] = topic
+    def _all(self) -> list[Topic]:
+        return list(self._topics.values())
+
+    def _replace(self, before: Topic, after: Topic) -> Topic:
+        """Changes a topic that must still be the one that was read, in the same state."""
+        entry = self._store.get(topic_key(before.name))
+        if entry is None:
+            raise TopicNotFound(before.name)
+        stored = _topic(entry)
+        if (stored.topic_id, stored.state) != (before.topic_id, before.state):
+            raise TopicNotFound(before.name)
+        try:
+            revision = self._put(after, Compare.unchanged(entry))
+        except TxnConflict:
+            raise TopicNotFound(before.name) from None
+        self._cache.wait_for_revision(revision, self.wait_s)
+        return after
+
+    def _put(self, topic: Topic, compare: Compare) -> int:
+        record = TopicRecord(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            shard_count=topic.shard_count,
+            options=topic.config.options(),
+            created_ms=topic.created_ms,
+            state=topic.state,
+        )
+        return self._store.txn([compare], {topic_key(topic.name): encode(record)})
+
+    def _follow(self, events: list[Event]) -> None:
+        for event in events:
+            if event.entry is None:
+                self._topics.pop(event.key.removeprefix(TOPICS), None)
+            else:
+                topic = _topic(event.entry)
+                self._topics[topic.name] = topic
+
+
+def _topic(entry: Entry) -> Topic:
+    record = decode(entry, TopicRecord)
+    return Topic(
+        name=record.name,
+        topic_id=record.topic_id,
+        shard_count=record.shard_count,
+        config=record.config(),
+        created_ms=record.created_ms,
+        state=record.state,
+    )

@@ -93,6 +93,20 @@ class EngineStorageAdapter:
 
     # Beyond the thirteen: what only engines can do ------------------------------------------------
 
+    async def create_shards(
+        self, shards: Sequence[str], config: TopicConfig, topic_id: str
+    ) -> None:
+        """Makes a topic's shards as one change; those that are there already stay."""
+        await call_blocking(self._readers, self._create_shards, shards, config, topic_id)
+
+    async def delete_shards(self, shards: Sequence[str]) -> None:
+        """Removes shards as one change; those that are not there are passed over."""
+        await call_blocking(self._readers, self._engine.delete_shards, shards)
+
+    async def delete_shards_beyond(self, shard_counts: Mapping[str, int]) -> None:
+        """Leaves topics, given by id, this many shards; others that nobody counted yet go."""
+        await call_blocking(self._readers, self._delete_shards_beyond, shard_counts)
+
     async def batch_write_raw(self, shard: str, batches: Sequence[Buffer]) -> Appended:
         """Appends encoded batches; writable buffers are patched in place."""
         return await self._engine.append_batches(shard, batches)
@@ -189,6 +203,21 @@ class EngineStorageAdapter:
 
     async def status(self, shard: str) -> ShardStatus:
         return await call_blocking(self._readers, self._engine.status, shard)
+
+    def _create_shards(self, shards: Sequence[str], config: TopicConfig, topic_id: str) -> None:
+        there = {spec.name for spec in self._engine.list_shard()}
+        missing = [shard for shard in shards if shard not in there]
+        if missing:
+            self._engine.create_shards(missing, config, topic_id)
+
+    def _delete_shards_beyond(self, shard_counts: Mapping[str, int]) -> None:
+        gone = []
+        for spec in self._engine.list_shard():
+            topic_id, _, seq = spec.name.rpartition("_")
+            if topic_id in shard_counts and int(seq) >= shard_counts[topic_id]:
+                gone.append(spec.name)
+        if gone:
+            self._engine.delete_shards(gone)
 
     def _list_shard(self) -> list[ShardBounds]:
         bounds = []

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import threading
 import uuid
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from firnmq.adapter.api import StorageAdapter
-from firnmq.adapter.catalog import Topic, TopicCatalog
+from firnmq.adapter.catalog import Topic, TopicCatalog, TopicState
 from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.adapter.foreign import ForeignAdapter
 from firnmq.adapter.offsets import OffsetManager
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig, check_topic_name
+from firnmq.disk import call_blocking, run_blocking
 from firnmq.engines import Appended
 from firnmq.errors import (
     AlreadyExists,
+    CreationTimedOut,
+    FirnError,
     InvalidArgument,
     ShardNotFound,
     StorageTypeNotFound,
+    TopicNotFound,
 )
+from firnmq.meta import CacheBehind
 from firnmq.record import NewRecord
 
 SHARDS_MAX = 100_000
 ENTRY_POINT_GROUP = "firnmq.storage_adapters"
 
+T = TypeVar("T")
 AdapterFactory: TypeAlias = Callable[[], StorageAdapter]
 
 
@@ -41,6 +50,13 @@ class Written:
     shard: int
     base_offset: int
     next_offset: int
+
+
+class _Creation:
+    """A topic's creation under way in another thread."""
+
+    is_abandoned = False
+    """Whoever wanted it does not wait any more."""
 
 
 class StorageDriverManager:
@@ -64,6 +80,9 @@ class StorageDriverManager:
         self._built_in = frozenset(drivers)
         self._driver_list: dict[str, StorageAdapter] = {}
         self._lock = threading.Lock()
+        """Guards the drivers' making and the set below."""
+        self._under_way: set[str] = set()
+        """Topics that are being made or deleted."""
         self._message_seq = itertools.count()
 
     # Drivers ------------------------------------------------------------------------------------
@@ -94,7 +113,11 @@ class StorageDriverManager:
     # Topics -------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, shard_count: int, config: TopicConfig) -> Topic:
-        """Registers the topic, makes its shards, then shows it: a listed topic has them all."""
+        """Registers the topic, makes its shards, then shows it: a listed topic has them all.
+
+        Each step must come up in the node's cache in time, else CreationTimedOut, and whatever was
+        made is removed. So is a creation that was cancelled, unless it was through already.
+        """
         check_topic_name(name)
         if not isinstance(shard_count, int) or not 1 <= shard_count <= SHARDS_MAX:
             raise InvalidArgument("shards", f"must be 1 to {SHARDS_MAX:,}, not {shard_count!r}")
@@ -106,66 +129,139 @@ class StorageDriverManager:
             config=config,
             created_ms=self._clock.now_ms(),
         )
-        self.catalog.begin_creation(topic)
+        creation = _Creation()
         try:
-            for shard in topic.shard_names():
-                await driver.create_shard(shard, config)
-        except Exception:
-            await self._remove_shards(topic)
-            raise  # A cancelled creation is cleaned up at the next open: a shard may be under way.
-        return self.catalog.become_ready(topic)
+            return await _to_its_end(driver, lambda: self._create(topic, driver, creation))
+        except asyncio.CancelledError:
+            creation.is_abandoned = True
+            raise
+
+    async def _create(self, topic: Topic, driver: StorageAdapter, creation: _Creation) -> Topic:
+        with self._working_on(topic.name, AlreadyExists("topic", topic.name)):
+            await self._clear(topic.name)
+            awaited = "it"
+            try:
+                await call_blocking(None, self.catalog.begin_creation, topic)
+                awaited = "one of its shards"
+                await self._make_shards(topic, driver, topic.shard_names())
+                if creation.is_abandoned:
+                    raise asyncio.CancelledError
+                awaited = "it"
+                return await call_blocking(None, self.catalog.become_ready, topic)
+            except AlreadyExists:
+                raise  # The topic that is there is another one.
+            except CacheBehind as error:
+                await self._remove_shards(topic, waits=False)
+                raise CreationTimedOut(topic.name, awaited, error.timeout_s) from error
+            except BaseException:
+                await self._remove_shards(topic)
+                raise
+
+    async def _make_shards(
+        self, topic: Topic, driver: StorageAdapter, names: Sequence[str]
+    ) -> None:
+        if isinstance(driver, EngineStorageAdapter):
+            await driver.create_shards(names, topic.config, topic.topic_id)
+            return
+        for shard in names:
+            try:
+                await driver.create_shard(shard, topic.config)
+            except AlreadyExists:
+                continue  # Made before a crash that kept the topic from being updated.
+
+    async def _clear(self, name: str) -> None:
+        """Removes what is left of a topic of this name if nobody is at work on it any more."""
+        left = await call_blocking(None, self.catalog.stored, name)
+        if left is None or left.state is TopicState.READY:
+            return
+        if left.config.storage_type in self.storage_types():
+            await self._remove_shards(left)
+
+    @contextmanager
+    def _working_on(self, name: str, refusal: FirnError) -> Iterator[None]:
+        """Keeps others from making, deleting or growing a topic of this name meanwhile."""
+        with self._lock:
+            if name in self._under_way:
+                raise refusal
+            self._under_way.add(name)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way.discard(name)
 
     async def delete_topic(self, name: str) -> None:
         """Hides the topic, then removes its shards; a crash in between is finished at open."""
-        await self._remove_shards(self.catalog.begin_deletion(name))
+        driver = self.driver_of(name)
+        await _to_its_end(driver, lambda: self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        with self._working_on(name, TopicNotFound(name)):
+            going = await call_blocking(None, self.catalog.begin_deletion, name)
+            await self._remove_shards(going)
 
     async def grow_topic(self, name: str, shard_count: int) -> Topic:
         """Adds shards; existing ones keep their records."""
-        topic = self.catalog.get(name)
-        if not topic.shard_count < shard_count <= SHARDS_MAX:
-            raise InvalidArgument(
-                "shards", f"must be {topic.shard_count + 1:,} to {SHARDS_MAX:,}, not {shard_count}"
-            )
-        driver = self.driver(topic.config.storage_type)
-        for seq in range(topic.shard_count, shard_count):
-            try:
-                await driver.create_shard(topic.shard_name(seq), topic.config)
-            except AlreadyExists:
-                continue  # Made before a crash that kept the topic from being updated.
-        grown = dataclasses.replace(topic, shard_count=shard_count)
-        self.catalog.update(grown)
-        return grown
+        driver = self.driver_of(name)
+        return await _to_its_end(driver, lambda: self._grow(name, shard_count, driver))
+
+    async def _grow(self, name: str, shard_count: int, driver: StorageAdapter) -> Topic:
+        with self._working_on(name, TopicNotFound(name)):
+            topic = self.catalog.get(name)
+            if not topic.shard_count < shard_count <= SHARDS_MAX:
+                least = topic.shard_count + 1
+                raise InvalidArgument(
+                    "shards", f"must be {least:,} to {SHARDS_MAX:,}, not {shard_count}"
+                )
+            grown = dataclasses.replace(topic, shard_count=shard_count)
+            await self._make_shards(topic, driver, grown.shard_names()[topic.shard_count :])
+            await call_blocking(None, self.catalog.update, grown)
+            return grown
 
     async def reconfigure_topic(self, name: str, config: TopicConfig) -> Topic:
-        """Gives a topic other options; a crash in mid-change leaves some shards with the old."""
+        """Gives a topic other options: one change, which its shards follow."""
         topic = self.catalog.get(name)
         driver = self.driver(topic.config.storage_type)
         if not isinstance(driver, EngineStorageAdapter):
             raise InvalidArgument(name, f"is kept by {config.storage_type}, which cannot change it")
+        if config.expire_header != topic.config.expire_header:
+            raise InvalidArgument("expire.header", "is fixed when a topic is made")
         changed = dataclasses.replace(topic, config=config)
-        self.catalog.update(changed)
+        await call_blocking(None, self.catalog.update, changed)
         for shard in topic.shard_names():
             await driver.reconfigure(shard, config)
         return changed
 
     async def finish_interrupted(self) -> list[str]:
-        """Removes what a crash left of topics that were being made or deleted."""
+        """Removes what a crash left of topics that were being made, deleted or given shards."""
         names = []
         for topic in self.catalog.unfinished():
             if topic.config.storage_type in self.storage_types():
                 await self._remove_shards(topic)
                 names.append(topic.name)
+        shard_counts = {topic.topic_id: topic.shard_count for topic in self.catalog.topics()}
+        for storage_type in self._built_in:
+            driver = self.driver(storage_type)
+            if isinstance(driver, EngineStorageAdapter):
+                await driver.delete_shards_beyond(shard_counts)
         return names
 
-    async def _remove_shards(self, topic: Topic) -> None:
+    async def _remove_shards(self, topic: Topic, *, waits: bool = True) -> None:
+        """What a crash or an error in here leaves behind is a topic that is being deleted."""
+        if topic.state is not TopicState.DELETING:
+            await call_blocking(None, self.catalog.begin_removal, topic)
         driver = self.driver(topic.config.storage_type)
-        for shard in topic.shard_names():
-            try:
-                await driver.delete_shard(shard)
-            except ShardNotFound:
-                continue  # Never made, or removed before a crash.
-        self.offset_manager.forget_shards(topic.shard_names())
-        self.catalog.forget(topic)
+        if isinstance(driver, EngineStorageAdapter):
+            await driver.delete_shards_beyond({topic.topic_id: topic.shard_count})
+            await driver.delete_shards(topic.shard_names())
+        else:
+            for shard in topic.shard_names():
+                try:
+                    await driver.delete_shard(shard)
+                except ShardNotFound:
+                    continue  # Never made, or removed before a crash.
+        await call_blocking(None, self.offset_manager.forget_shards, topic.shard_names())
+        await call_blocking(None, partial(self.catalog.forget, topic, waits=waits))
 
     # Writing ------------------------------------------------------------------------------------
 
@@ -217,6 +313,14 @@ class StorageDriverManager:
             raise StorageTypeNotFound(storage_type, within=f"this store, which has {known}")
         driver = factory()
         return driver if storage_type in self._built_in else ForeignAdapter(driver)
+
+
+async def _to_its_end(driver: StorageAdapter, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs what makes or removes shards of an engine in one thread, to its end even if the caller
+    is cancelled: then nothing is under way behind the back of whoever comes next."""
+    if isinstance(driver, EngineStorageAdapter):
+        return await call_blocking(None, lambda: run_blocking(work()))
+    return await work()
 
 
 def shard_of_key(key: bytes, shard_count: int) -> int:

@@ -11,7 +11,7 @@ from firnmq.engines.api import (
     StoredPage,
 )
 from firnmq.engines.shardlog.append import Append
-from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.state import ShardCatalog, ShardSpec, ShardState
 
 __all__ = [
     "AdapterOffsetStrategy",
@@ -21,6 +21,7 @@ __all__ = [
     "Engine",
     "Page",
     "RawPage",
+    "ShardCatalog",
     "ShardSpec",
     "ShardState",
     "ShardStatus",

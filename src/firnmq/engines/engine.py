@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -115,25 +116,49 @@ class LogEngine:
     # Shards -------------------------------------------------------------------------------------
 
     def create_shard(self, name: str, config: TopicConfig) -> ShardSpec:
+        return self.create_shards([name], config)[0]
+
+    def create_shards(
+        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
+    ) -> list[ShardSpec]:
+        """Makes many shards at once, with their topic's options if they are of a topic."""
         self._check_open()
-        spec = self._state.add_shard(name, config)
-        self._specs[name] = spec
-        return spec
+        specs = self._state.add_shards(names, config, topic_id)
+        self._specs.update((spec.name, spec) for spec in specs)
+        return specs
 
     def delete_shard(self, name: str) -> None:
         """Removes a shard with all its records, without opening it: a corrupt one can go too."""
-        spec = self._spec(name)
+        self._spec(name)
+        self.delete_shards([name])
+
+    def delete_shards(self, names: Sequence[str]) -> None:
+        """Removes shards; those that are not there are passed over, those that only the catalog
+        knows go too.
+
+        Their bytes go first, so that after a crash the catalog still knows what is left of them.
+        """
+        self._check_open()
+        specs = [spec for name in names if (spec := self._specs.pop(name, None)) is not None]
+        try:
+            for spec in specs:
+                self._drop(spec)
+            self._state.remove_shards(names, specs)
+        except STORAGE_ERRORS as error:
+            self._specs.update((spec.name, spec) for spec in specs)  # To be deleted again.
+            if isinstance(error, OSError):
+                raise storage_failure(names[0], error) from error
+            raise
+
+    def _drop(self, spec: ShardSpec) -> None:
         with self._opening[spec.uid % _LOCK_STRIPES], ExitStack() as held:
-            log = self._logs.get(name)
+            log = self._logs.pop(spec.name, None)
             if log is not None:
                 with log.lock:
-                    log.refusal = ShardNotFound(name)
+                    log.refusal = ShardNotFound(spec.name)
                 held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
                 held.enter_context(log.lock)
             self._keeper.drop_shard(spec, log)
-            self._state.remove_shard(spec)
-            self._specs.pop(name, None)
-            self._logs.pop(name, None)
 
     def list_shard(self) -> list[ShardSpec]:
         return list(self._specs.values())
@@ -174,15 +199,16 @@ class LogEngine:
     def reconfigure(self, shard: str, config: TopicConfig) -> None:
         """Gives a shard other options, for what is written and judged from now on."""
 
-        def change(log: ShardLog) -> None:
-            if config.expire_header != log.spec.config.expire_header:
-                raise InvalidArgument("expire.header", "is fixed when a topic is made")
-            spec = ShardSpec(name=log.spec.name, uid=log.spec.uid, config=config)
-            self._state.save_shard(spec)
+        spec = dataclasses.replace(self._spec(shard), config=config)
+        if config.expire_header != self._spec(shard).config.expire_header:
+            raise InvalidArgument("expire.header", "is fixed when a topic is made")
+        with self._opening[spec.uid % _LOCK_STRIPES]:
+            self._state.reconfigure(spec)
             self._specs[shard] = spec
-            log.spec = spec
-
-        self._change(shard, change)
+            log = self._logs.get(shard)
+            if log is not None:
+                with log.lock:
+                    log.spec = spec
 
     # Writing ------------------------------------------------------------------------------------
 

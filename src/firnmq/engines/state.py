@@ -1,148 +1,176 @@
 """What engines keep durably beside the records: shards, segment chains, starts, deletions.
 
-All of it is in the key-value store's STATE family, first byte by kind; docs/formats/state.md
+Shards and chains are the ShardCatalog's, which whoever puts the engines together brings along.
+Deletions are in the key-value store's STATE family, first byte by kind; docs/formats/state.md
 describes it. Every change here is synced before the call returns.
 """
 
 from __future__ import annotations
 
 import struct
-import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-import msgspec
+from typing import Protocol
 
 from firnmq.config import TopicConfig
 from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.segments import SegmentMeta
-from firnmq.errors import AlreadyExists, Corruption
 
-_SHARD, _NEXT_UID, _CHAIN, _START, _HOLE, _DEAD_KEY = b"R", b"U", b"C", b"S", b"H", b"K"
-T = TypeVar("T")
+_HOLE, _DEAD_KEY = b"H", b"K"
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
-_CHAIN_KEY = struct.Struct(
-    ">"
-    "I"  # shard_uid
-    "I"  # segment_seq
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSpec:
-    """What a shard is: its name, its number in this data directory, its topic's options."""
+    """What a shard is: its name, its number in the key-value store, its topic's options."""
 
     name: str
     uid: int
     config: TopicConfig
+    epoch: int = 0
+    """Of its leader, written into batches."""
+
+
+class ShardCatalog(Protocol):
+    """Which shards there are, and their chains of segments. Safe with threads.
+
+    Every change is one transaction, durable when the call returns. A change of a segment that has
+    changed since the caller read it raises StaleEpoch: its epoch must be the one the caller knows.
+    """
+
+    def add_shards(
+        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
+    ) -> list[ShardSpec]:
+        """Registers shards, each with an empty active segment; AlreadyExists if one is there.
+
+        With a topic, its options are theirs; they are not kept again with every shard.
+        """
+
+    def reconfigure(self, spec: ShardSpec) -> None:
+        """Keeps a shard's other options, unless they are its topic's."""
+
+    def shards(self) -> list[ShardSpec]: ...
+
+    def remove_shards(self, names: Iterable[str]) -> None:
+        """Forgets shards and their chains; those that are not there are passed over."""
+
+    def chain(self, uid: int) -> list[SegmentMeta]:
+        """The shard's segments in order, those included whose bytes are being removed."""
+
+    def active_seq(self, uid: int) -> int:
+        """The segment that the shard names as its active one."""
+
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Seals the active segment and makes the next one active. `producers`: what is known of
+        them where the sealed one ends."""
+
+    def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: Sequence[int]) -> SegmentMeta:
+        """Makes a segment the active one again and forgets those after it."""
+
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
+        """Puts one sealed segment in the place of itself and of those after it, which were merged
+        into it. Its epoch is the next one."""
+
+    def begin_again(self, uid: int, active: SegmentMeta) -> SegmentMeta:
+        """Makes this the active segment of a shard whose memory is gone; as it is now."""
+
+    def is_held_here(self, uid: int) -> bool:
+        """Whether the active segment is of this life of the node."""
+
+    def start_offset(self, uid: int) -> int: ...
+
+    def move_start(
+        self,
+        uid: int,
+        start_offset: int,
+        deleted: Sequence[SegmentMeta],
+        active: SegmentMeta | None = None,
+    ) -> None:
+        """Moves the start and marks the segments below it deleted. `active` is where a memory
+        shard goes on, if what it had as active is dropped as well."""
+
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
+        """Removes descriptions of dropped segments."""
 
 
 class ShardState:
-    """Durable facts about shards. Safe with threads."""
+    """Durable facts about shards. Safe with threads.
 
-    def __init__(self, kv: KeyValueStore) -> None:
+    What a change of the catalog relies on in the key-value store is synced before it: the indexes
+    and rows of a segment that is sealed, and the removal of those of one that is forgotten.
+    """
+
+    def __init__(self, kv: KeyValueStore, catalog: ShardCatalog) -> None:
         self._kv = kv
-        self._uid_lock = threading.Lock()
+        self.catalog = catalog
+        self.add_shards = catalog.add_shards
+        self.reconfigure = catalog.reconfigure
+        self.shards = catalog.shards
+        self.chain = catalog.chain
+        self.active_seq = catalog.active_seq
+        self.undo_roll = catalog.undo_roll
+        self.start_offset = catalog.start_offset
 
-    # Shards ---------------------------------------------------------------------------------
-
-    def add_shard(self, name: str, config: TopicConfig) -> ShardSpec:
-        """Registers a shard under a number that was never used before."""
-        with self._uid_lock:
-            key = _SHARD + name.encode()
-            if self._kv.get(Family.STATE, key) is not None:
-                raise AlreadyExists("shard", name)
-            stored = self._kv.get(Family.STATE, _NEXT_UID)
-            uid = 1 if stored is None else _U32.unpack(stored)[0]
-            spec = ShardSpec(name=name, uid=uid, config=config)
-            with self._kv.batch() as batch:
-                batch.put(Family.STATE, _NEXT_UID, _U32.pack(uid + 1))
-                batch.put(Family.STATE, key, msgspec.msgpack.encode(spec))
-            self._kv.sync()
-            return spec
-
-    def save_shard(self, spec: ShardSpec) -> None:
-        """Writes a registered shard anew, with other options."""
+    def remove_shards(self, names: Sequence[str], specs: Sequence[ShardSpec]) -> None:
+        """Forgets shards and everything kept for them here, as far as anything is."""
         with self._kv.batch() as batch:
-            batch.put(Family.STATE, _SHARD + spec.name.encode(), msgspec.msgpack.encode(spec))
+            for spec in specs:
+                uid = _U32.pack(spec.uid)
+                for kind in (_HOLE, _DEAD_KEY):
+                    batch.delete_range(Family.STATE, kind + uid, _after(kind + uid))
         self._kv.sync()
+        self.catalog.remove_shards(names)
 
-    def shards(self) -> list[ShardSpec]:
-        rows = self._kv.items(Family.STATE, _SHARD, _after(_SHARD))
-        configs: dict[TopicConfig, TopicConfig] = {}  # Shards of a topic share one object.
-        specs = []
-        for key, value in rows:
-            spec = _decode(value, ShardSpec, key)
-            config = configs.setdefault(spec.config, spec.config)
-            specs.append(ShardSpec(name=spec.name, uid=spec.uid, config=config))
-        return specs
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Seals the active segment and makes the next one the active one."""
+        self._kv.sync()  # A sealed segment is never scanned again: its index must be whole.
+        self.catalog.roll(uid, sealed, active, producers)
 
-    def remove_shard(self, spec: ShardSpec) -> None:
-        """Forgets a shard and everything kept for it here."""
-        uid = _U32.pack(spec.uid)
-        with self._kv.batch() as batch:
-            batch.delete(Family.STATE, _SHARD + spec.name.encode())
-            for kind in (_CHAIN, _START, _HOLE, _DEAD_KEY):
-                batch.delete_range(Family.STATE, kind + uid, _after(kind + uid))
-        self._kv.sync()
-
-    # Segment chains ---------------------------------------------------------------------------
-
-    def chain(self, uid: int) -> list[SegmentMeta]:
-        prefix = _CHAIN + _U32.pack(uid)
-        rows = self._kv.items(Family.STATE, prefix, _after(prefix))
-        return [_decode(value, SegmentMeta, key) for key, value in rows]
-
-    def save_chain(self, uid: int, *metas: SegmentMeta) -> None:
-        """Writes several segments' descriptions as one durable change."""
-        with self._kv.batch() as batch:
-            for meta in metas:
-                key = _CHAIN + _CHAIN_KEY.pack(uid, meta.seq)
-                batch.put(Family.STATE, key, msgspec.msgpack.encode(meta))
-        self._kv.sync()
-
-    def replace_sealed(self, uid: int, new: SegmentMeta, merged: list[SegmentMeta]) -> None:
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Puts one sealed segment in the place of itself and of those after it, which were merged
         into it: one durable change."""
-        with self._kv.batch() as batch:
-            for meta in (new, *(each.become_deleted() for each in merged)):
-                key = _CHAIN + _CHAIN_KEY.pack(uid, meta.seq)
-                batch.put(Family.STATE, key, msgspec.msgpack.encode(meta))
         self._kv.sync()
+        self.catalog.replace_sealed(uid, new, merged)
 
-    def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: list[int]) -> None:
-        """Makes a segment the active one again and forgets those after it: one durable change."""
-        with self._kv.batch() as batch:
-            key = _CHAIN + _CHAIN_KEY.pack(uid, active.seq)
-            batch.put(Family.STATE, key, msgspec.msgpack.encode(active))
-            for seq in newer_seqs:
-                batch.delete(Family.STATE, _CHAIN + _CHAIN_KEY.pack(uid, seq))
-        self._kv.sync()
-
-    def forget_segments(self, uid: int, seqs: list[int]) -> None:
-        """Removes descriptions of dropped segments; unsynced, since dropping can be repeated."""
-        with self._kv.batch() as batch:
-            for seq in seqs:
-                batch.delete(Family.STATE, _CHAIN + _CHAIN_KEY.pack(uid, seq))
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
+        """Removes descriptions of dropped segments."""
+        if seqs:
+            self._kv.sync()
+            self.catalog.forget_segments(uid, seqs)
 
     # Bounds and deletions -----------------------------------------------------------------------
 
-    def start_offset(self, uid: int) -> int:
-        stored = self._kv.get(Family.STATE, _START + _U32.pack(uid))
-        return 0 if stored is None else int(_U64.unpack(stored)[0])
-
-    def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None:
+    def move_start(
+        self,
+        uid: int,
+        start_offset: int,
+        deleted: Sequence[SegmentMeta],
+        active: SegmentMeta | None = None,
+    ) -> None:
         """Moves the start and marks the segments below it deleted, as one durable change."""
+        self._kv.sync()  # A log must not end before its start: rows may not be synced yet.
+        self.catalog.move_start(uid, start_offset, deleted, active)
+        self.drop_holes_below(uid, start_offset)
+
+    def drop_holes_below(self, uid: int, offset: int) -> None:
+        """Forgets deletions below the start; unsynced, since opening the shard does it again."""
         prefix = _HOLE + _U32.pack(uid)
         with self._kv.batch() as batch:
-            batch.put(Family.STATE, _START + _U32.pack(uid), _U64.pack(start_offset))
-            for meta in deleted:
-                key = _CHAIN + _CHAIN_KEY.pack(uid, meta.seq)
-                batch.put(Family.STATE, key, msgspec.msgpack.encode(meta.become_deleted()))
-            batch.delete_range(Family.STATE, prefix, prefix + _U64.pack(start_offset))
-        self._kv.sync()
+            batch.delete_range(Family.STATE, prefix, prefix + _U64.pack(offset))
 
     def holes(self, uid: int) -> set[int]:
         prefix = _HOLE + _U32.pack(uid)
@@ -182,10 +210,3 @@ def _after(prefix: bytes) -> bytes:
     """The smallest key above every key with the prefix."""
     number = int.from_bytes(prefix, "big") + 1
     return number.to_bytes(len(prefix), "big")
-
-
-def _decode(value: bytes, kind: type[T], key: bytes) -> T:
-    try:
-        return msgspec.msgpack.decode(value, type=kind)
-    except msgspec.MsgspecError as error:
-        raise Corruption(str(error), where=f"state entry {key!r}") from error

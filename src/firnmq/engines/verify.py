@@ -59,7 +59,7 @@ class Verifier:
         notes = Notes(shard)
         specs = {spec.name: spec for spec in self._state.shards()}
         if shard not in specs:
-            notes.add(FindingKind.CHAIN, "the topic has this shard, the store has not", "state")
+            notes.add(FindingKind.CHAIN, "the topic has this shard, the store has not", "metadata")
             return notes.verification(0)
         spec = specs[shard]
         try:
@@ -144,11 +144,14 @@ class Verifier:
     def _check_tiling(
         self, spec: ShardSpec, live: list[Segment], notes: Notes, *, needs_active: bool
     ) -> None:
-        where = f"state of {spec.name}"
+        where = f"metadata of {spec.name}"
         active = [s.meta.seq for s in live if s.meta.state is SegmentState.ACTIVE]
-        is_written = bool(live) or self._state.start_offset(spec.uid) > 0
-        if needs_active and is_written and active != [live[-1].meta.seq if live else None]:
+        if needs_active and active != [live[-1].meta.seq if live else None]:
             notes.add(FindingKind.CHAIN, "the chain does not end in one active segment", where)
+        named = self._state.active_seq(spec.uid)
+        if needs_active and active and active != [named]:
+            text = f"the shard names segment {named} as the active one"
+            notes.add(FindingKind.CHAIN, text, where, seq=named)
         for before, after in pairwise(segment.meta for segment in live):
             if before.end_offset != after.base_offset:
                 what = "gap" if before.end_offset < after.base_offset else "overlap"
@@ -169,14 +172,14 @@ class Verifier:
         *,
         is_memory: bool,
     ) -> None:
-        where = f"state of {spec.name}"
+        where = f"metadata of {spec.name}"
         start = self._state.start_offset(spec.uid)
         if not is_memory and not first_offset <= start <= end_offset:
             text = f"the shard starts at {start}, its segments hold [{first_offset}, {end_offset})"
             notes.add(FindingKind.CHAIN, text, where)
         for offset in sorted(self._state.holes(spec.uid)):
-            if not start <= offset < end_offset:
-                text = f"offset {offset} is noted as deleted, outside [{start}, {end_offset})"
+            if offset >= end_offset:  # Those below the start are forgotten in time.
+                text = f"offset {offset} is noted as deleted, beyond the end {end_offset}"
                 notes.add(FindingKind.DELETION, text, where)
         for key, below in sorted(self._state.dead_keys(spec.uid).items()):
             if below > end_offset:

@@ -16,6 +16,7 @@ from firnmq.adapter import (
     StorageDriverManager,
     TopicCatalog,
 )
+from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig
 from firnmq.disk import (
@@ -37,9 +38,13 @@ from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.verify import Verifier
 from firnmq.eventlog import EventLogger
+from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
+from firnmq.meta.records import NODES
 from firnmq.server.housekeeper import Housekeeper
+from firnmq.server.identity import register_directory
 
 _DATABASE_DIRECTORY = "db"
+META_NAME = "meta.db"
 _log = EventLogger("store")
 
 
@@ -57,16 +62,23 @@ class LocalStore:
         background: bool = True,
         files: FileCache | None = None,
         open_kv: Callable[[Path], KeyValueStore] = KeyValueStore,
+        open_meta: Callable[[Path], MetaStore] = SqliteMetaStore,
+        node: int | None = None,
     ) -> None:
-        """`files` and `open_kv` are the two ways to the disk: tests hand in one that crashes."""
+        """`files`, `open_kv` and `open_meta` are the ways to the disk: tests hand in ones that
+        crash. `node` is the number it is registered under, the last one if none is given."""
         self.path = path
         self.config = config or StoreConfig()
         self.clock: Clock = clock or SystemClock()
         self.files = files or FileCache(open_max=self.config.open_files)
         with ExitStack() as opened:
             opened.callback(DirectoryLock(path).release)
+            self.meta = open_meta(path / META_NAME)
+            opened.callback(self.meta.close)
             self.kv = open_kv(path / _DATABASE_DIRECTORY)
+            opened.callback(self.kv.close)
             sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
+            self.node = register_directory(path, self.kv, self.meta, self.clock, node)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             if background:
                 opened.callback(Housekeeper(self).stop)
@@ -96,12 +108,15 @@ class LocalStore:
         self, opened: ExitStack, adapters: Mapping[str, AdapterFactory], *, cache_offsets: bool
     ) -> None:
         path, config, clock = self.path, self.config, self.clock
-        opened.callback(self.kv.close)
+        self.cache = MetaCache(self.meta)
+        opened.callback(self.cache.close)
+        self.catalog = TopicCatalog(self.meta, self.cache)
+        shards = MetaShards(self.meta, self.cache, self.node, clock)
         opened.callback(self.kv.sync_late)
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
-        self.state = ShardState(self.kv)
+        self.state = ShardState(self.kv, shards)
         layout = segment_layout(path, self.files)
         layouts: dict[str, ByteLayout] = {
             StorageType.SEGMENT.value: layout,
@@ -147,7 +162,6 @@ class LocalStore:
         )
         strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
         self.offsets = OffsetManager(strategy(self.kv), clock)
-        self.catalog = TopicCatalog(self.kv)
         self.manager = StorageDriverManager(
             self.catalog, self.offsets, clock, {name: self._factory(name) for name in self.engines}
         )
@@ -158,6 +172,7 @@ class LocalStore:
             self.manager.register(name, factory)
         for topic in run_blocking(self.manager.finish_interrupted()):
             _log.info("unfinished_topic_removed", topic=topic)
+        self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
     def _factory(self, storage_type: str) -> AdapterFactory:
         engine = self.engines[storage_type]

@@ -1,8 +1,8 @@
 """A disk that forgets what was not synced.
 
-`CrashFiles` and `CrashKeyValueStore` do their work on a real directory and keep note of what has
-been synced. At a chosen operation they write what a power cut at that moment would leave into
-another directory, from which a store can then be opened.
+`CrashFiles`, `CrashKeyValueStore` and `CrashMetaStore` do their work on a real directory and keep
+note of what has been synced. At a chosen operation they write what a power cut at that moment would
+leave into another directory, from which a store can then be opened.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
 from firnmq.disk import FileCache, KeyValueStore
 from firnmq.disk.files import Buffer
+from firnmq.meta import Compare, Session, SqliteMetaStore
 
 SECTOR_BYTES = 512
 """What a disk writes whole or not at all."""
@@ -64,6 +65,8 @@ class PowerCut:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self._survivors(synced, path.read_bytes()))
         self._copy_database()
+        for path in self._source.glob("meta.db*"):  # Every commit is synced, and none is under way.
+            shutil.copy(path, self._remains / path.name)
 
     def note_synced(self, path: str) -> None:
         """What the file holds now is on the device."""
@@ -162,3 +165,22 @@ class CrashKeyValueStore(KeyValueStore):
             lengths = self._cut.database_logs()
             super().sync()
             self._cut.note_logs_synced(lengths)
+
+
+class CrashMetaStore(SqliteMetaStore):
+    """A SqliteMetaStore before whose transactions the power may go."""
+
+    def __init__(self, path: Path, cut: PowerCut) -> None:
+        super().__init__(path)
+        self._cut = cut
+
+    def txn(
+        self,
+        compares: Sequence[Compare] = (),
+        puts: Mapping[str, bytes] | None = None,
+        deletes: Sequence[str] = (),
+        session: Session | None = None,
+    ) -> int:
+        with self._cut.lock:
+            self._cut.step()
+            return super().txn(compares, puts, deletes, session)

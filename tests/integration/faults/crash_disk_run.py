@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from firnmq.server import LocalStore, Store
-from firnmq.testing import CrashFiles, CrashKeyValueStore, PowerCut
+from firnmq.testing import CrashFiles, CrashKeyValueStore, CrashMetaStore, PowerCut
 from tests.integration.faults.ledger import Ledger
 from tests.integration.faults.writer import NUMBERS_PER_THREAD, Reporter, Worker
 
@@ -74,7 +74,11 @@ def crash_disk_run(directory: Path, seed: int) -> None:
 def _work(path: Path, cut: PowerCut, ledger: Ledger, rng: random.Random, first_number: int) -> None:
     """Works until the cut; what comes after it, closing included, is lost with the directory."""
     local = LocalStore(
-        path, background=False, files=CrashFiles(cut), open_kv=partial(CrashKeyValueStore, cut=cut)
+        path,
+        background=False,
+        files=CrashFiles(cut),
+        open_kv=partial(CrashKeyValueStore, cut=cut),
+        open_meta=partial(CrashMetaStore, cut=cut),
     )
     with Store(local) as store:
         worker = Worker(

@@ -149,7 +149,6 @@ def database_refusal(
         for operation in (
             lambda: store.topic("fine").commit("group", {0: 1}),
             lambda: store.topic("fine").delete_by_offset(0),
-            lambda: store.create_topic("never"),
         ):
             try:
                 operation()
@@ -162,6 +161,36 @@ def database_refusal(
     if error == errno.ENOSPC:
         assert DiskFull in appenders.kinds
     ledger.intend(-1, "delete_offset", ("fine", 0), 0)  # It was refused, but may have happened.
+    _finish(store, path, ledger)
+
+
+def meta_refusal(
+    descriptor: int, path: str, calls: int, error: int, after: int, is_partial: bool, seed: int
+) -> None:
+    """The metadata's files refuse: nothing is rolled or made, and nothing is lost by it."""
+    store, ledger, faults = _opened(path), Ledger(), Faults.of_this_process()
+    appenders = Appenders(store, ledger, seed)
+    for round_number in range(2):
+        appenders.wait_for("the start", appenders.done, dict.fromkeys(TOPICS, 10))
+        place = "/meta.db"
+        faults.fail(Calls(calls), place, error, after=after + round_number, is_partial=is_partial)
+        appenders.wait_for("refusals", appenders.refused, dict.fromkeys(TOPICS, 3))
+        try:
+            store.create_topic("never")
+        except StorageFailed:
+            pass
+        else:
+            raise AssertionError("it went through without a disk")
+        for name in TOPICS:
+            assert scan(store.topic(name), 0, 0), "what was published can be read"
+        store.topic("fine").commit("group", {0: 1})  # That is none of its business.
+        faults.lift()
+        appenders.wait_for("an end", appenders.done, dict.fromkeys(TOPICS, 10))
+        store.create_topic("never")
+        store.delete_topic("never")
+    appenders.stop()
+    if error == errno.ENOSPC:
+        assert DiskFull in appenders.kinds
     _finish(store, path, ledger)
 
 

@@ -52,6 +52,15 @@ def test_a_database_that_refuses_is_reopened(
     run(faulty_nursery, "database_refusal", str(tmp_path / "store"), *DATABASE_CASES[case], seed)
 
 
+@pytest.mark.parametrize("case", DATABASE_CASES)
+def test_metadata_that_refuses_to_change_harms_nothing(
+    faulty_nursery: Nursery, tmp_path: Path, case: str
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    run(faulty_nursery, "meta_refusal", str(tmp_path / "store"), *DATABASE_CASES[case], seed)
+
+
 def test_a_database_that_had_refused_can_be_read_again(
     faulty_nursery: Nursery, tmp_path: Path
 ) -> None:

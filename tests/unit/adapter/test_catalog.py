@@ -8,15 +8,20 @@ import pytest
 from firnmq.adapter import Topic, TopicCatalog
 from firnmq.adapter.catalog import TopicState
 from firnmq.config import TopicConfig
-from firnmq.disk import Family, KeyValueStore
 from firnmq.errors import AlreadyExists, Corruption, TopicNotFound
+from firnmq.meta import MetaCache, SqliteMetaStore
+from firnmq.meta.records import topic_key
+
+Meta = tuple[SqliteMetaStore, MetaCache]
 
 
 @pytest.fixture
-def kv(tmp_path: Path) -> Iterator[KeyValueStore]:
-    kv = KeyValueStore(tmp_path)
-    yield kv
-    kv.close()
+def meta(tmp_path: Path) -> Iterator[Meta]:
+    store = SqliteMetaStore(tmp_path / "meta.db")
+    cache = MetaCache(store)
+    yield store, cache
+    cache.close()
+    store.close()
 
 
 def topic(name: str, **fields: object) -> Topic:
@@ -24,8 +29,8 @@ def topic(name: str, **fields: object) -> Topic:
     return Topic(name=name, **{**given, **fields})  # type: ignore[arg-type]
 
 
-def test_a_topic_is_shown_when_it_is_ready(kv: KeyValueStore) -> None:
-    catalog = TopicCatalog(kv)
+def test_a_topic_is_shown_when_it_is_ready(meta: Meta) -> None:
+    catalog = TopicCatalog(*meta)
     catalog.begin_creation(topic("t"))
     assert catalog.topics() == []
     assert [each.name for each in catalog.unfinished()] == ["t"]
@@ -38,8 +43,8 @@ def test_a_topic_is_shown_when_it_is_ready(kv: KeyValueStore) -> None:
     assert ready.shard_names() == ["id-t_0", "id-t_1"]
 
 
-def test_a_topic_is_hidden_when_it_is_being_deleted(kv: KeyValueStore) -> None:
-    catalog = TopicCatalog(kv)
+def test_a_topic_is_hidden_when_it_is_being_deleted(meta: Meta) -> None:
+    catalog = TopicCatalog(*meta)
     with pytest.raises(TopicNotFound):
         catalog.begin_deletion("t")
     catalog.begin_creation(topic("t"))
@@ -56,8 +61,8 @@ def test_a_topic_is_hidden_when_it_is_being_deleted(kv: KeyValueStore) -> None:
     catalog.begin_creation(topic("t"))
 
 
-def test_all_of_it_is_there_after_a_restart(kv: KeyValueStore) -> None:
-    catalog = TopicCatalog(kv)
+def test_all_of_it_is_there_after_a_restart(meta: Meta) -> None:
+    catalog = TopicCatalog(*meta)
     config = TopicConfig(ttl_ms=7, tag_headers=("a", "b"))
     for name in ("b", "a", "half", "going", "gone"):
         catalog.begin_creation(topic(name, config=config))
@@ -65,15 +70,15 @@ def test_all_of_it_is_there_after_a_restart(kv: KeyValueStore) -> None:
             catalog.become_ready(topic(name, config=config))
     catalog.begin_deletion("going")
     catalog.forget(catalog.begin_deletion("gone"))
-    again = TopicCatalog(kv)
+    again = TopicCatalog(*meta)
     assert again.topics() == catalog.topics()
     assert [each.name for each in again.topics()] == ["a", "b"]
     assert {each.name for each in again.unfinished()} == {"half", "going"}
     assert again.get("a").config == config
 
 
-def test_a_damaged_entry_is_called_so(kv: KeyValueStore) -> None:
-    with kv.batch() as batch:
-        batch.put(Family.STATE, b"Tbroken", b"\xff\xff")
+def test_a_damaged_entry_is_called_so(meta: Meta) -> None:
+    store, cache = meta
+    cache.wait_for_revision(store.txn(puts={topic_key("broken"): b"\xff\xff"}), 30)
     with pytest.raises(Corruption):
-        TopicCatalog(kv)
+        TopicCatalog(*meta)

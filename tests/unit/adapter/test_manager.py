@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -180,14 +180,13 @@ def test_a_creation_that_fails_in_an_engine_leaves_nothing(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = store.engines["EngineSegment"]
-    create_shard = engine.create_shard
+    create_shards = engine.create_shards
 
-    def failing(name: str, config: TopicConfig) -> object:
-        if name.endswith("_2"):
-            raise StorageFailed(name, OSError(5, "Input/output error"))
-        return create_shard(name, config)
+    def failing(names: Sequence[str], config: TopicConfig, topic_id: str) -> object:
+        create_shards(names[:2], config, topic_id)
+        raise StorageFailed(names[2], OSError(5, "Input/output error"))
 
-    monkeypatch.setattr(engine, "create_shard", failing)
+    monkeypatch.setattr(engine, "create_shards", failing)
     config = TopicConfig(storage_type="EngineSegment")
     with pytest.raises(StorageFailed):
         create(store, "t", 4, config)

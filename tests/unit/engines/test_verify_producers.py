@@ -235,7 +235,8 @@ def test_a_wrong_description_of_what_is_open_is_found(lab: Lab) -> None:
     shard = filled(lab)
     first, second, *_ = lab.store.state.chain(uid(shard))
     assert [each[0] for each in first.transactions] == [ENDED]
-    lab.store.state.save_chain(uid(shard), dataclasses.replace(first, transactions=()))
+    forged = dataclasses.replace(first, epoch=first.epoch + 1, transactions=())
+    lab.store.state.replace_sealed(uid(shard), forged, [])
     found = [each for each in findings(shard) if each.kind is FindingKind.TRANSACTION]
     assert "one since offset 2 is open, the description says none" in found[0].message
     assert found[0].segment_seq == first.seq

@@ -7,8 +7,9 @@ import pytest
 
 from firnmq.adapter import Topic
 from firnmq.config import TopicConfig
-from firnmq.disk import Family, KeyValueStore, run_blocking
+from firnmq.disk import run_blocking
 from firnmq.errors import AlreadyExists, Corruption, DirectoryInUse, TopicNotFound
+from firnmq.meta import SqliteMetaStore
 from firnmq.record import NewRecord
 from firnmq.server import LocalStore
 from firnmq.testing import FakeClock
@@ -29,10 +30,9 @@ def test_an_open_that_fails_lets_go_of_everything(tmp_path: Path) -> None:
         opened(tmp_path, adapters={"EngineMemory": DictAdapter})
     assert firn_threads() == before
     opened(tmp_path).close()
-    kv = KeyValueStore(tmp_path / "db")
-    with kv.batch() as batch:
-        batch.put(Family.STATE, b"Tbroken", b"\xff")
-    kv.close()
+    meta = SqliteMetaStore(tmp_path / "meta.db")
+    meta.txn(puts={"topics/broken": b"\xff"})
+    meta.close()
     for _ in range(2):
         with pytest.raises(Corruption):
             opened(tmp_path)

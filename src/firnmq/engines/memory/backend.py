@@ -137,13 +137,19 @@ class MemoryCopy:
 class VolatileState:
     """A LogState that keeps nothing beyond the process."""
 
-    def save_chain(self, uid: int, *metas: SegmentMeta) -> None: ...
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None: ...
 
-    def replace_sealed(self, uid: int, new: SegmentMeta, merged: list[SegmentMeta]) -> None: ...
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
 
-    def forget_segments(self, uid: int, seqs: list[int]) -> None: ...
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None: ...
 
-    def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None: ...
+    def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
 
     def add_holes(self, uid: int, offsets: list[int]) -> None: ...
 
@@ -153,7 +159,10 @@ class VolatileState:
 
 
 class SpilledState:
-    """A LogState that keeps what concerns spilled segments."""
+    """A LogState that keeps what concerns spilled segments.
+
+    The catalog has those as sealed, and one active segment for everything that is in memory.
+    """
 
     def __init__(self, state: ShardState) -> None:
         self._state = state
@@ -162,15 +171,29 @@ class SpilledState:
         self.set_dead_key = state.set_dead_key
         self.forget_dead_keys = state.forget_dead_keys
 
-    def save_chain(self, uid: int, *metas: SegmentMeta) -> None:
-        spilled = [meta for meta in metas if meta.medium is Medium.FILE]
-        if spilled:
-            self._state.save_chain(uid, *spilled)
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Within memory it means nothing to anybody else."""
 
-    def replace_sealed(self, uid: int, new: SegmentMeta, merged: list[SegmentMeta]) -> None:
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         if new.medium is Medium.FILE:
             self._state.replace_sealed(uid, new, merged)
 
-    def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None:
+    def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None:
         spilled = [meta for meta in deleted if meta.medium is Medium.FILE]
-        self._state.move_start(uid, start_offset, spilled)
+        is_cut = len(spilled) < len(deleted)
+        self._state.move_start(
+            uid, start_offset, spilled, in_memory_after(deleted[-1]) if is_cut else None
+        )
+
+
+def in_memory_after(meta: SegmentMeta) -> SegmentMeta:
+    """What the catalog has as active once everything up to a segment is spilled or dropped."""
+    return SegmentMeta(
+        seq=meta.seq + 1, base_offset=meta.end_offset, created_ms=max(meta.sealed_ms, 0)
+    )

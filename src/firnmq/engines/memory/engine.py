@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from firnmq.engines.api import Appended
 from firnmq.engines.copies import drop_stray_entries
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
-from firnmq.engines.memory.backend import MemoryBackend, spills
+from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, spills
 from firnmq.engines.memory.spill import recall_producers, save_aborted, spill
 from firnmq.engines.segments import Medium, Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import (
@@ -92,7 +93,7 @@ class MemoryKeeper:
         base_offset = max(start_offset, chain[-1].end_offset if chain else 0)
         seq = chain[-1].seq + 1 if chain else 0
         self._drop_unfinished_spill(spec, chain, seq)
-        active = SegmentMeta(seq=seq, base_offset=base_offset, created_ms=self._clock.now_ms())
+        active = self._begin(spec, known, seq, base_offset)
         segments = tuple(
             Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             for meta in (*chain, active)
@@ -111,6 +112,20 @@ class MemoryKeeper:
         with self._lock:
             self._held[log] = 0
         return log
+
+    def _begin(
+        self, spec: ShardSpec, known: Sequence[SegmentMeta], seq: int, base_offset: int
+    ) -> SegmentMeta:
+        """The active segment; the catalog learns whose memory it is in."""
+        catalog = self._state.catalog
+        for meta in known:
+            is_same = (meta.seq, meta.base_offset) == (seq, base_offset)
+            if meta.state is SegmentState.ACTIVE and is_same and catalog.is_held_here(spec.uid):
+                return meta
+        now_ms = self._clock.now_ms()
+        return catalog.begin_again(
+            spec.uid, SegmentMeta(seq=seq, base_offset=base_offset, created_ms=now_ms)
+        )
 
     def _drop_unfinished_spill(
         self, spec: ShardSpec, chain: Sequence[SegmentMeta], next_seq: int
@@ -253,12 +268,26 @@ class MemoryKeeper:
                 raise storage_failure(log.spec.name, error) from error
             with log.lock:
                 if segment in log.segments and log.refusal is None:
-                    save_aborted(log.spec, spilled.meta, log.producers.aborted, self._kv)
-                    self._state.save_chain(log.spec.uid, spilled.meta)
-                    log.replace_segment(segment, spilled)
+                    meta = self._next_in_catalog(log.spec, spilled.meta)
+                    save_aborted(log.spec, meta, log.producers.aborted, self._kv)
+                    self._state.roll(log.spec.uid, meta, in_memory_after(meta))
+                    log.replace_segment(segment, Segment(meta, spilled.bytes, spilled.index))
                     self._count(log)
                     return
         self._backend(log.spec).drop_segment(log.spec, spilled)
+
+    def _next_in_catalog(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentMeta:
+        """A segment as it comes after what is spilled: the catalog knows nothing of segments that
+        were merged in memory, nor of epochs they had there."""
+        (active,) = (
+            each for each in self._state.chain(spec.uid) if each.state is SegmentState.ACTIVE
+        )
+        if (active.seq, active.base_offset) != (meta.seq, meta.base_offset):
+            begun = SegmentMeta(
+                seq=meta.seq, base_offset=meta.base_offset, created_ms=meta.created_ms
+            )
+            active = self._state.catalog.begin_again(spec.uid, begun)
+        return dataclasses.replace(meta, epoch=active.epoch + 1)
 
     def _count(self, log: ShardLog) -> None:
         """Brings the account up to date with what the log holds. The log's lock is held."""

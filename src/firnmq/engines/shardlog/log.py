@@ -8,6 +8,7 @@ as a whole when something new is durable and indexed, and never shows more than 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from firnmq.clock import Clock
@@ -62,13 +63,19 @@ class TurnIndex(IndexSink, Protocol):
 class LogState(Protocol):
     """Durable facts a log changes. ShardState is the one on disk."""
 
-    def save_chain(self, uid: int, *metas: SegmentMeta) -> None: ...
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None: ...
 
-    def replace_sealed(self, uid: int, new: SegmentMeta, merged: list[SegmentMeta]) -> None: ...
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
 
-    def forget_segments(self, uid: int, seqs: list[int]) -> None: ...
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None: ...
 
-    def move_start(self, uid: int, start_offset: int, deleted: list[SegmentMeta]) -> None: ...
+    def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
 
     def add_holes(self, uid: int, offsets: list[int]) -> None: ...
 
@@ -420,7 +427,7 @@ class ShardLog:
             transactions=self.producers.open_transactions(),
         )
         active = SegmentMeta(seq=sealed.seq + 1, base_offset=tail.next_offset, created_ms=now_ms)
-        self.backend.state.save_chain(self.spec.uid, sealed, active)
+        self.backend.state.roll(self.spec.uid, sealed, active, self.producers.snapshot())
         old = Segment(sealed, tail.segment.bytes, tail.segment.index)
         new = self.open_segment(active)
         self.segments = (*self.segments[:-1], old, new)
@@ -532,6 +539,7 @@ class ShardLog:
         """Puts the same sealed segment in another medium."""
         self.segments = tuple(new if each is old else each for each in self.segments)
         self.view = self.view._replace(segments=self.segments)
+        self.hints = {}  # Its epoch may be one that other bytes had.
 
     def replace_sealed(self, old: list[Segment], new: Segment) -> None:
         """Puts one compacted segment in the place of some that follow each other.
@@ -592,7 +600,7 @@ class ShardLog:
             self.roll()
             tail = self.tail
         base_offset = tail.next_offset
-        patch_base(data, 0, base_offset, tail.segment.meta.epoch)
+        patch_base(data, 0, base_offset, self.spec.epoch)
         tail.builder.add(
             self._turn_index(),
             position=tail.position,

@@ -28,6 +28,8 @@ from firnmq.record.selection import OFFSET_END
 NO_PRODUCER = -1
 BATCHES_KEPT = 5
 """As many requests as a client may have in flight, any of which it may send again."""
+SNAPSHOT_PRODUCERS_MAX = 2_000
+"""At most this many go into a sealed segment's description, which must stay below a megabyte."""
 _SEQUENCES = 2**31
 
 _PRODUCER = struct.Struct(
@@ -193,6 +195,18 @@ class ProducerStates:
             OpenTransaction(producer_id, self._by_id[producer_id].epoch, start)
             for producer_id, start in self._open.items()
         )
+
+    def snapshot(self) -> tuple[tuple[int, bytes], ...]:
+        """Producers with their packed states, for whoever goes on from here elsewhere: those with
+        an open transaction and the newest of the others, as many as are worth keeping."""
+        newest = sorted(
+            self._by_id.items(),
+            key=lambda each: (
+                each[1].transaction_start is None,
+                -each[1].batches[-1].last_offset if each[1].batches else 0,
+            ),
+        )
+        return tuple((each, state.pack()) for each, state in newest[:SNAPSHOT_PRODUCERS_MAX])
 
     # What was stored ----------------------------------------------------------------------------
 

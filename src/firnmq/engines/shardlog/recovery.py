@@ -54,10 +54,6 @@ def open_log(
     if failed is not None:
         chain = _undo_unknown_roll(spec, state, chain, failed)
     start_offset = state.start_offset(spec.uid)
-    if not chain:
-        first = SegmentMeta(seq=0, base_offset=start_offset, created_ms=backend.clock.now_ms())
-        state.save_chain(spec.uid, first)
-        chain = [first]
     deleted = [meta for meta in chain if meta.state is SegmentState.DELETED]
     segments = tuple(
         Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
@@ -84,6 +80,9 @@ def open_log(
         dead_keys=state.dead_keys(spec.uid),
         producers=producers,
     )
+    if any(offset < start_offset for offset in log.holes):  # A crash came after the start moved.
+        state.drop_holes_below(spec.uid, start_offset)
+        log.holes = {offset for offset in log.holes if offset >= start_offset}
     forget_deletions_beyond_end(log, state)
     return Recovered(log, scanned, cut)
 
@@ -143,8 +142,8 @@ def _undo_unknown_roll(
     newer = [meta.seq for meta in chain if meta.seq > active.seq]
     if not newer:
         return chain
-    state.undo_roll(spec.uid, active, newer)
-    return [*(meta for meta in chain if meta.seq < active.seq), active]
+    again = state.undo_roll(spec.uid, active, newer)
+    return [*(meta for meta in chain if meta.seq < active.seq), again]
 
 
 def _recover_tail(

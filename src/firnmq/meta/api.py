@@ -1,0 +1,175 @@
+"""What a meta store does: versioned keys, transactions with compares, watches, sessions.
+
+Revisions number the changes of the whole store. Every transaction that changes something takes the
+next one, so a reader that has seen revision N and watches from N + 1 misses nothing. All of it is
+what etcd offers under the same names (mod_revision, create_revision, leases), within etcd's limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from firnmq.errors import FirnError
+
+KEY_BYTES_MAX = 1024
+VALUE_BYTES_MAX = 1024 * 1024
+"""etcd refuses requests above 1.5 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A key's value and when it came to be."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    """Revision at which the key last began to exist."""
+    mod_revision: int
+    """Revision at which the value was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Entries as they were at one revision, in key order."""
+
+    revision: int
+    entries: tuple[Entry, ...]
+
+
+class CompareField(Enum):
+    """Which of a key's two revisions a condition is about."""
+
+    MOD = "mod_revision"
+    CREATE = "create_revision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """A condition of a transaction: the key's revision is this one; 0 means there is no key."""
+
+    key: str
+    revision: int
+    field: CompareField = CompareField.MOD
+
+    @classmethod
+    def absent(cls, key: str) -> Compare:
+        return cls(key=key, revision=0)
+
+    @classmethod
+    def unchanged(cls, entry: Entry) -> Compare:
+        return cls(key=entry.key, revision=entry.mod_revision)
+
+    @classmethod
+    def same_life(cls, entry: Entry) -> Compare:
+        """The key was not deleted and made anew since; its value may have changed."""
+        return cls(key=entry.key, revision=entry.create_revision, field=CompareField.CREATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One key's change: its new entry, or None where it was deleted."""
+
+    key: str
+    revision: int
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Everything that happened to the watched keys up to a revision, in order."""
+
+    revision: int
+    """The watcher has now seen every change up to here."""
+    events: tuple[Event, ...]
+
+
+class TxnConflict(FirnError):
+    """A compare did not hold; nothing was changed. Read again and decide anew."""
+
+    def __init__(self, compare: Compare, found: int) -> None:
+        super().__init__(
+            f"{compare.key} has {compare.field.value} {found}, expected {compare.revision}"
+        )
+        self.compare = compare
+        self.found = found
+
+
+class Compacted(FirnError):
+    """The changes asked for are no longer kept; read a snapshot and watch from there."""
+
+    def __init__(self, asked: int, oldest: int) -> None:
+        super().__init__(f"changes from revision {asked} are gone, the oldest kept is {oldest}")
+        self.asked = asked
+        self.oldest = oldest
+
+
+class SessionLapsed(FirnError):
+    """The session's time to live ran out, or it was closed: its keys are gone. Begin another."""
+
+    def __init__(self, session_id: int) -> None:
+        super().__init__(f"session {session_id} has lapsed; what it had put is deleted")
+        self.session_id = session_id
+
+
+class Session(Protocol):
+    """A claim that its owner lives: keys put with it are deleted when it ends or lapses."""
+
+    @property
+    def session_id(self) -> int: ...
+
+    def keep_alive(self) -> None:
+        """Starts the time to live anew; SessionLapsed if it has run out."""
+
+    def close(self) -> None:
+        """Ends it now. Closing twice is no error."""
+
+
+class Watch(Protocol):
+    """A place in the sequence of changes. For one thread at a time."""
+
+    def take(self, timeout_s: float) -> Changes | None:
+        """What has happened since the last time, None if nothing does within the time.
+
+        Raises Compacted when those changes are no longer kept, Closed after close.
+        """
+
+    def close(self) -> None: ...
+
+
+class MetaStore(Protocol):
+    """Safe with threads; every call blocks until its answer is durable."""
+
+    @property
+    def txn_ops_max(self) -> int:
+        """Puts, deletes and compares that fit one transaction; etcd's default is 128 of each."""
+
+    def get(self, key: str) -> Entry | None: ...
+
+    def range(self, prefix: str) -> Snapshot:
+        """Every key with the prefix, all at one revision."""
+
+    def txn(
+        self,
+        compares: Sequence[Compare] = (),
+        puts: Mapping[str, bytes] | None = None,
+        deletes: Sequence[str] = (),
+        session: Session | None = None,
+    ) -> int:
+        """Changes all or nothing and returns the revision; TxnConflict if a compare fails.
+
+        Keys that are put belong to the session, or to none if none is given. Deleting what is
+        not there is no error. After StorageFailed the outcome is unknown until the next read.
+        """
+
+    def watch(self, prefix: str, from_revision: int) -> Watch:
+        """Every change of keys with the prefix from the revision on.
+
+        Raises Compacted when those changes are no longer kept.
+        """
+
+    def session(self, ttl_s: float) -> Session: ...
+
+    def close(self) -> None: ...

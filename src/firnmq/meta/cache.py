@@ -1,0 +1,189 @@
+"""A node's copy of the meta store: read without waiting, and followed by revision."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from firnmq.errors import Closed, FirnError, TimedOut
+from firnmq.eventlog import EventLogger
+from firnmq.meta.api import Changes, Compacted, Entry, Event, MetaStore, Snapshot, Watch
+
+_TAKE_S = 60.0
+"""A quiet watch is asked again after this long."""
+_RETRY_S = 0.2
+"""Between attempts to read a store that refuses."""
+_log = EventLogger("meta")
+
+Listener = Callable[[list[Event]], None]
+
+
+class CacheBehind(TimedOut):
+    """The node's cache did not see a change in time; the change itself is made."""
+
+    def __init__(self, reached: int, wanted: int, timeout_s: float) -> None:
+        super().__init__(
+            f"the node's cache of the metadata is at revision {reached} and did not reach "
+            f"{wanted} within {timeout_s:g} s"
+        )
+        self.reached = reached
+        self.wanted = wanted
+        self.timeout_s = timeout_s
+
+
+class MetaCache:
+    """Every entry as of some revision, which only grows. Safe with threads.
+
+    It starts from a snapshot and then watches from the revision after it, so nothing is missed; if
+    it ever falls behind what the store keeps, it takes a snapshot again and works out what changed.
+    """
+
+    def __init__(self, store: MetaStore) -> None:
+        """Returns with everything there is at this moment."""
+        self._store = store
+        self._changed = threading.Condition(threading.RLock())
+        """Guards everything below but `_entries`' single lookups; notified with every change."""
+        self._listeners: list[tuple[str, Listener]] = []
+        self._is_closed = False
+        snapshot = store.range("")
+        self._entries = {entry.key: entry for entry in snapshot.entries}
+        self._revision = snapshot.revision
+        self._watch: Watch | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="firn-meta-cache", daemon=True)
+        self._thread.start()
+
+    @property
+    def revision(self) -> int:
+        """Every change up to here has been taken, and every listener has been told."""
+        return self._revision
+
+    def get(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def below(self, prefix: str) -> list[Entry]:
+        """Entries with the prefix, in key order, all at one revision."""
+        with self._changed:
+            found = [entry for key, entry in self._entries.items() if key.startswith(prefix)]
+        return sorted(found, key=lambda entry: entry.key)
+
+    def listen(self, prefix: str, listener: Listener) -> None:
+        """Tells the listener of every entry with the prefix, and of every change from then on.
+
+        Changes come in the cache's thread, in order, before the cache shows their revision.
+        """
+        with self._changed:
+            listener(
+                [
+                    Event(key=entry.key, revision=entry.mod_revision, entry=entry)
+                    for entry in self.below(prefix)
+                ]
+            )
+            self._listeners.append((prefix, listener))
+
+    def wait_for_revision(self, revision: int, timeout_s: float) -> None:
+        """Returns once the cache has seen the revision; CacheBehind if it does not in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._revision >= revision or self._is_closed, timeout_s)
+            if self._revision >= revision:
+                return
+            if self._is_closed:
+                raise Closed("the meta cache is closed")
+            raise CacheBehind(self._revision, revision, timeout_s)
+
+    def close(self) -> None:
+        """Stops following; what it has can still be read."""
+        self._stopping.set()
+        with self._changed:
+            self._is_closed = True
+            watch = self._watch
+            self._changed.notify_all()
+        if watch is not None:
+            watch.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # Following ----------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        has_trouble = False
+        while not self._stopping.is_set():
+            try:
+                self._take_on()
+                has_trouble = False
+            except Compacted:
+                self._log_and_start_over()
+            except Closed:
+                return
+            except FirnError as error:
+                if not has_trouble:
+                    _log.error("meta_watch_failed", error=str(error))
+                has_trouble = True
+                self._drop_watch()
+                self._stopping.wait(_RETRY_S)
+
+    def _take_on(self) -> None:
+        watch = self._watch
+        if watch is None:
+            watch = self._store.watch("", self._revision + 1)
+            with self._changed:
+                self._watch = watch
+                if self._is_closed:
+                    raise Closed("the meta cache is closed")
+        changes = watch.take(_TAKE_S)
+        if changes is not None:
+            self.apply(changes)
+
+    def apply(self, changes: Changes) -> None:
+        """Takes changes that follow the cache's revision."""
+        with self._changed:
+            for event in changes.events:
+                if event.entry is None:
+                    self._entries.pop(event.key, None)
+                else:
+                    self._entries[event.key] = event.entry
+            self._tell(changes.events)
+            self._revision = changes.revision
+            self._changed.notify_all()
+
+    def _log_and_start_over(self) -> None:
+        """So much has changed that the changes are no longer kept: compares with what is."""
+        self._drop_watch()
+        try:
+            snapshot = self._store.range("")
+        except FirnError as error:
+            _log.error("meta_watch_failed", error=str(error))
+            self._stopping.wait(_RETRY_S)
+            return
+        _log.info("meta_cache_restarted", revision=snapshot.revision)
+        self.apply(Changes(revision=snapshot.revision, events=self._difference(snapshot)))
+
+    def _difference(self, snapshot: Snapshot) -> tuple[Event, ...]:
+        there = {entry.key: entry for entry in snapshot.entries}
+        gone = [
+            Event(key=key, revision=snapshot.revision, entry=None)
+            for key in self._entries
+            if key not in there
+        ]
+        new = [
+            Event(key=entry.key, revision=entry.mod_revision, entry=entry)
+            for entry in snapshot.entries
+            if self._entries.get(entry.key) != entry
+        ]
+        return (*gone, *new)
+
+    def _drop_watch(self) -> None:
+        with self._changed:
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+
+    def _tell(self, events: tuple[Event, ...]) -> None:
+        for prefix, listener in self._listeners:
+            wanted = [event for event in events if event.key.startswith(prefix)]
+            if not wanted:
+                continue
+            try:
+                listener(wanted)
+            except FirnError as error:  # A damaged record must not keep others from being seen.
+                _log.error("meta_record_unreadable", prefix=prefix, error=str(error))

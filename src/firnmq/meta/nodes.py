@@ -1,0 +1,64 @@
+"""Nodes and their lives: each registration gets an incarnation above all before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firnmq.clock import Clock
+from firnmq.errors import StaleIncarnation
+from firnmq.meta.api import Compare, MetaStore, Session, TxnConflict
+from firnmq.meta.records import (
+    Incarnation,
+    NodeRecord,
+    Replica,
+    decode,
+    encode,
+    incarnation_key,
+    node_key,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    """A registered node in this life."""
+
+    node: int
+    incarnation: int
+    guard: Compare
+    """Holds as long as the node was not registered again: every transaction of it has this."""
+
+    @property
+    def replica(self) -> Replica:
+        return Replica(self.node, self.incarnation)
+
+    def refusal(self, store: MetaStore) -> StaleIncarnation:
+        """What to say when the guard does not hold."""
+        entry = store.get(self.guard.key)
+        current = 0 if entry is None else decode(entry, Incarnation).incarnation
+        return StaleIncarnation(self.node, self.incarnation, current)
+
+
+def register_node(
+    store: MetaStore, node: int, clock: Clock, session: Session | None = None
+) -> NodeIdentity:
+    """Begins a new life of the node; an earlier one can no longer write.
+
+    With a session the node is listed while the session lasts. A store that belongs to one process
+    needs none: its lock ends with the process.
+    """
+    key = incarnation_key(node)
+    while True:
+        entry = store.get(key)
+        last = 0 if entry is None else decode(entry, Incarnation).incarnation
+        record = NodeRecord(node=node, incarnation=last + 1, registered_ms=clock.now_ms())
+        compare = Compare.absent(key) if entry is None else Compare.unchanged(entry)
+        puts = {key: encode(Incarnation(incarnation=last + 1))}
+        listing = {node_key(node): encode(record)}
+        try:
+            revision = store.txn([compare], puts | listing if session is None else puts)
+            guard = Compare(key=key, revision=revision)
+            if session is not None:
+                store.txn([guard], listing, session=session)
+        except TxnConflict:
+            continue  # Another process registers the same node; the later one will be the node.
+        return NodeIdentity(node=node, incarnation=last + 1, guard=guard)

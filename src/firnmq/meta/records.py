@@ -1,0 +1,167 @@
+"""What the meta store holds: keys, and values as msgpack maps. docs/formats/meta.md describes it.
+
+The form is the cluster's: a segment names its leader, its replicas and who is in sync, even where
+all of them are the same single node.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+import msgspec
+
+from firnmq.config import TopicConfig
+from firnmq.engines.segments import Medium, SegmentState
+from firnmq.errors import Corruption, InvalidArgument
+from firnmq.meta.api import Entry
+
+TOPICS, SHARDS, SEGMENTS, NODES = "topics/", "shards/", "segments/", "nodes/"
+INCARNATIONS = "incarnations/"
+NEXT_UID = "counters/next_shard_uid"
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class TopicState(Enum):
+    CREATING = "creating"
+    """Its shards are being made."""
+    READY = "ready"
+    DELETING = "deleting"
+    """Its shards are being removed."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A value. A field with a default may be absent; one that is unknown is passed over."""
+
+
+class TopicRecord(Record, frozen=True, kw_only=True):
+    name: str
+    topic_id: str
+    shard_count: int
+    options: dict[str, str | None]
+    """Every option as text, None where there is no limit: later defaults change nothing."""
+    created_ms: int
+    state: TopicState
+
+    def config(self) -> TopicConfig:
+        return config_of(self.options, topic_key(self.name))
+
+
+class ShardRecord(Record, frozen=True, kw_only=True):
+    name: str
+    uid: int
+    """Names the shard's rows in the key-value store; never used again."""
+    active: int
+    """Segment that is appended to."""
+    epoch: int = 0
+    """Goes up when the leader changes, and is written into batches."""
+    start: int = 0
+    """First readable offset."""
+    topic_id: str | None = None
+    """The topic whose options count."""
+    options: dict[str, str | None] | None = None
+    """Of a shard without a topic."""
+
+
+class Replica(msgspec.Struct, frozen=True, array_like=True):
+    """A node in one of its lives."""
+
+    node: int
+    incarnation: int
+
+
+class SegmentRecord(Record, frozen=True, kw_only=True):
+    """Offsets are half-open: [start, end). What is known only when sealed has a default."""
+
+    state: SegmentState
+    epoch: int
+    """Goes up with every change; whoever changes the record names the one it knows."""
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[Replica, ...]
+    start: int
+    created_ms: int
+    medium: Medium = Medium.NATIVE
+    end: int = -1
+    length: int = 0
+    crc: int = 0
+    """CRC32C of all bytes."""
+    max_timestamp: int = -1
+    sealed_ms: int = -1
+    first_expiry_ms: int = 0
+    """No record expires by its own header before this."""
+    slot: int = 0
+    """Which of its two places holds the bytes and the indexes; compaction writes the other."""
+    compacted_ms: int = -1
+    """Since when it holds at most one record of each key; -1: it may hold more."""
+    has_gaps: bool = False
+    """Records were removed, so its batches need not follow each other."""
+    tombstone_count: int = 0
+    """Records without a value that compaction has left."""
+    transactions: tuple[tuple[int, int, int], ...] = ()
+    """Open at the end: producer id, epoch, first offset."""
+    producers: tuple[tuple[int, bytes], ...] = ()
+    """Idempotent producers at the end: producer id, and its state as in the index."""
+
+
+class NodeRecord(Record, frozen=True, kw_only=True):
+    node: int
+    incarnation: int
+    registered_ms: int
+
+
+class Incarnation(Record, frozen=True, kw_only=True):
+    """Kept when the node goes, so that the next one is higher."""
+
+    incarnation: int
+
+
+class Counter(Record, frozen=True, kw_only=True):
+    value: int
+
+
+def topic_key(name: str) -> str:
+    return f"{TOPICS}{name}"
+
+
+def shard_key(name: str) -> str:
+    return f"{SHARDS}{name}"
+
+
+def segments_prefix(shard: str) -> str:
+    return f"{SEGMENTS}{shard}/"
+
+
+def segment_key(shard: str, seq: int) -> str:
+    return f"{SEGMENTS}{shard}/{seq:010d}"
+
+
+def segment_seq_of(key: str) -> int:
+    return int(key.rsplit("/", 1)[1])
+
+
+def node_key(node: int) -> str:
+    return f"{NODES}{node:010d}"
+
+
+def incarnation_key(node: int) -> str:
+    return f"{INCARNATIONS}{node:010d}"
+
+
+def encode(record: Record) -> bytes:
+    return msgspec.msgpack.encode(record)
+
+
+def decode(entry: Entry, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(entry.value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise Corruption(str(error), where=f"metadata {entry.key}") from error
+
+
+def config_of(options: dict[str, str | None], where: str) -> TopicConfig:
+    try:
+        return TopicConfig.from_options(options)
+    except InvalidArgument as error:
+        raise Corruption(str(error), where=f"metadata {where}") from error

@@ -1,0 +1,452 @@
+"""Shards and their segment chains in the meta store: what engines know as their ShardCatalog.
+
+Every change names the epoch it knows of the segment it changes and is one transaction, which also
+holds that this node has not been registered again. Reads that decide something go to the store, not
+to the cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from firnmq.clock import Clock
+from firnmq.config import TopicConfig
+from firnmq.engines.segments import IllegalTransition, SegmentMeta, SegmentState
+from firnmq.engines.state import ShardSpec
+from firnmq.engines.transactions import OpenTransaction
+from firnmq.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    ShardNotFound,
+    StaleEpoch,
+)
+from firnmq.eventlog import EventLogger
+from firnmq.meta.api import Compare, Entry, MetaStore, TxnConflict
+from firnmq.meta.cache import MetaCache
+from firnmq.meta.nodes import NodeIdentity
+from firnmq.meta.records import (
+    NEXT_UID,
+    SHARDS,
+    TOPICS,
+    Counter,
+    Record,
+    SegmentRecord,
+    ShardRecord,
+    TopicRecord,
+    config_of,
+    decode,
+    encode,
+    segment_key,
+    segment_seq_of,
+    segments_prefix,
+    shard_key,
+)
+
+_log = EventLogger("meta")
+
+SHARDS_WAIT_S = 3.0
+"""How long new shards may take to come up in the node's cache."""
+_ENTRIES_PER_SHARD = 2
+_ENTRIES_PER_TXN = 2
+"""Beside the shards: the counter, and the guard of the node among the compares."""
+
+
+class _Held(NamedTuple):
+    """A record as it was read, with what a transaction compares."""
+
+    entry: Entry
+    segment: SegmentRecord
+
+
+class MetaShards:
+    """A ShardCatalog of the engines. Safe with threads."""
+
+    def __init__(
+        self,
+        store: MetaStore,
+        cache: MetaCache,
+        node: NodeIdentity,
+        clock: Clock,
+        *,
+        wait_s: float = SHARDS_WAIT_S,
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._node = node
+        self._clock = clock
+        self.wait_s = wait_s
+        self._adding = threading.Lock()
+        self._names = {
+            record.uid: record.name
+            for record in (decode(entry, ShardRecord) for entry in cache.below(SHARDS))
+        }
+
+    # Shards -------------------------------------------------------------------------------------
+
+    def add_shards(
+        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
+    ) -> list[ShardSpec]:
+        """Registers shards with their first segments, under numbers that were never used before.
+
+        Returns when the node's cache has them, TimedOut if it does not in time. As many as fit go
+        into one transaction; whoever asks for more removes those that are there if one fails.
+        """
+        for name in names:
+            if "/" in name:
+                raise InvalidArgument("shard", f"{name!r} has a slash")
+        per_txn = self._store.txn_ops_max // _ENTRIES_PER_SHARD - _ENTRIES_PER_TXN
+        specs: list[ShardSpec] = []
+        revision = 0
+        with self._adding:
+            for part in _parts(names, per_txn):
+                revision, added = self._add(part, config, topic_id)
+                specs += added
+        self._cache.wait_for_revision(revision, self.wait_s)
+        return specs
+
+    def _add(
+        self, names: list[str], config: TopicConfig, topic_id: str | None
+    ) -> tuple[int, list[ShardSpec]]:
+        options = None if topic_id is not None else config.options()
+        first_segment = encode(
+            self._active(SegmentMeta(seq=0, base_offset=0, created_ms=self._now()))
+        )
+        while True:
+            counter = self._store.get(NEXT_UID)
+            uid = 1 if counter is None else decode(counter, Counter).value
+            compares = [
+                self._node.guard,
+                Compare.absent(NEXT_UID) if counter is None else Compare.unchanged(counter),
+            ]
+            puts = {NEXT_UID: encode(Counter(value=uid + len(names)))}
+            specs = []
+            for name in names:
+                key = shard_key(name)
+                compares.append(Compare.absent(key))
+                puts[key] = encode(
+                    ShardRecord(name=name, uid=uid, active=0, topic_id=topic_id, options=options)
+                )
+                puts[segment_key(name, 0)] = first_segment
+                specs.append(ShardSpec(name=name, uid=uid, config=config))
+                uid += 1
+            try:
+                revision = self._store.txn(compares, puts)
+            except TxnConflict as conflict:
+                if conflict.compare.key == NEXT_UID:
+                    continue  # Another node adds shards as well.
+                self._judge(conflict)
+                raise AlreadyExists("shard", conflict.compare.key.removeprefix(SHARDS)) from None
+            self._names.update((spec.uid, spec.name) for spec in specs)
+            return revision, specs
+
+    def reconfigure(self, spec: ShardSpec) -> None:
+        """Gives a shard without a topic other options; otherwise they are the topic's."""
+        entry, shard = self._shard(spec.uid)
+        if shard.topic_id is None:
+            changed = msgspec.structs.replace(shard, options=spec.config.options())
+            self._txn([Compare.unchanged(entry)], {entry.key: changed})
+
+    def shards(self) -> list[ShardSpec]:
+        """All there are, as the node's cache knows them; those of a topic share its options."""
+        topics = (decode(entry, TopicRecord) for entry in self._cache.below(TOPICS))
+        configs = {topic.topic_id: topic.config() for topic in topics}
+        found = []
+        for entry in self._cache.below(SHARDS):
+            record = decode(entry, ShardRecord)
+            if record.topic_id is None:
+                config = config_of(record.options or {}, entry.key)
+            elif record.topic_id in configs:
+                config = configs[record.topic_id]
+            else:
+                _log.error("shard_without_topic", shard=record.name, topic_id=record.topic_id)
+                continue
+            found.append(
+                ShardSpec(name=record.name, uid=record.uid, config=config, epoch=record.epoch)
+            )
+        return found
+
+    def remove_shards(self, names: Iterable[str]) -> None:
+        """Forgets shards and their segments; those that are not there are passed over."""
+        keys = []
+        uids = []
+        for name in names:
+            keys += [entry.key for entry in self._segments(name)]
+            entry = self._store.get(shard_key(name))
+            if entry is not None:
+                keys.append(entry.key)  # Last, so that what a crash leaves can be removed again.
+                uids.append(decode(entry, ShardRecord).uid)
+        for part in _parts(keys, self._store.txn_ops_max):
+            self._txn([], {}, part)
+        for uid in uids:
+            self._names.pop(uid, None)
+
+    # Segment chains -----------------------------------------------------------------------------
+
+    def chain(self, uid: int) -> list[SegmentMeta]:
+        """The shard's segments in order, those included whose bytes are being removed."""
+        return [
+            _meta(segment_seq_of(entry.key), decode(entry, SegmentRecord))
+            for entry in self._segments(self._name(uid))
+        ]
+
+    def active_seq(self, uid: int) -> int:
+        return self._shard(uid)[1].active
+
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Seals the active segment and makes the next one the active one: one transaction."""
+        name = self._name(uid)
+        held = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
+        entry, shard = self._shard(uid)
+        if shard.active != sealed.seq or active.base_offset != sealed.end_offset:
+            raise StaleEpoch(f"{name}/{sealed.seq}", sealed.epoch - 1, held.segment.epoch)
+        self._txn(
+            [Compare.unchanged(held.entry), Compare.unchanged(entry)],
+            {
+                held.entry.key: _sealed(held.segment, sealed, producers),
+                segment_key(name, active.seq): self._active(active),
+                entry.key: msgspec.structs.replace(shard, active=active.seq),
+            },
+        )
+
+    def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: Sequence[int]) -> SegmentMeta:
+        """Makes a segment the active one again and forgets those after it: one transaction."""
+        name = self._name(uid)
+        entry = self._segment(name, active.seq)
+        before = decode(entry, SegmentRecord)
+        shard_entry, shard = self._shard(uid)
+        again = dataclasses.replace(active, epoch=before.epoch + 1)
+        self._txn(
+            [Compare.unchanged(entry), Compare.unchanged(shard_entry)],
+            {
+                entry.key: self._active(again),
+                shard_entry.key: msgspec.structs.replace(shard, active=active.seq),
+            },
+            [segment_key(name, seq) for seq in newer_seqs],
+        )
+        return again
+
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
+        """Puts one sealed segment in the place of itself and of those after it, which were merged
+        into it, for the same offsets: one transaction.
+
+        StaleEpoch if another change of any of them came first.
+        """
+        name = self._name(uid)
+        held = self._held(name, new.seq, new.epoch - 1, SegmentState.SEALED)
+        others = [self._held(name, each.seq, each.epoch, SegmentState.SEALED) for each in merged]
+        last = others[-1].segment if others else held.segment
+        bounds = (held.segment.start, last.end)
+        if (new.base_offset, new.end_offset) != bounds or new.state is not SegmentState.SEALED:
+            raise IllegalTransition(f"segment {new.seq} cannot become another segment")
+        puts: dict[str, Record] = {held.entry.key: _sealed(held.segment, new, last.producers)}
+        puts.update((each.entry.key, _deleted(each.segment)) for each in others)
+        self._txn([Compare.unchanged(each.entry) for each in (held, *others)], puts)
+
+    def begin_again(self, uid: int, active: SegmentMeta) -> SegmentMeta:
+        """Makes this the active segment, in the memory of this life of the node.
+
+        Whatever was active before is gone with the process that had it in its memory.
+        """
+        name = self._name(uid)
+        shard_entry, shard = self._shard(uid)
+        key = segment_key(name, active.seq)
+        old = self._store.get(segment_key(name, shard.active))
+        compares = [Compare.unchanged(shard_entry)]
+        deletes = []
+        if old is not None:
+            compares.append(Compare.unchanged(old))
+            if old.key == key:
+                epoch = decode(old, SegmentRecord).epoch + 1
+                active = dataclasses.replace(active, epoch=epoch)
+            elif decode(old, SegmentRecord).state is SegmentState.ACTIVE:
+                deletes.append(old.key)
+        changed = msgspec.structs.replace(shard, active=active.seq)
+        self._txn(compares, {key: self._active(active), shard_entry.key: changed}, deletes)
+        return active
+
+    def is_held_here(self, uid: int) -> bool:
+        """Whether the active segment is of this life of the node."""
+        name = self._name(uid)
+        entry = self._segment(name, self._shard(uid)[1].active)
+        return self._node.replica in decode(entry, SegmentRecord).isr
+
+    # Bounds -------------------------------------------------------------------------------------
+
+    def start_offset(self, uid: int) -> int:
+        return self._shard(uid)[1].start
+
+    def move_start(
+        self,
+        uid: int,
+        start_offset: int,
+        deleted: Sequence[SegmentMeta],
+        active: SegmentMeta | None = None,
+    ) -> None:
+        """Moves the start and marks the segments below it deleted, as one transaction.
+
+        `active` is where a memory shard goes on, if what it had as active is dropped too.
+        """
+        name = self._name(uid)
+        entry, shard = self._shard(uid)
+        compares = [Compare.unchanged(entry)]
+        puts: dict[str, Record] = {}
+        deletes = []
+        for meta in deleted:
+            held = self._held(name, meta.seq, meta.epoch, SegmentState.SEALED)
+            compares.append(Compare.unchanged(held.entry))
+            puts[held.entry.key] = _deleted(held.segment)
+        if active is not None and active.seq != shard.active:
+            deletes.append(segment_key(name, shard.active))
+            puts[segment_key(name, active.seq)] = self._active(active)
+            shard = msgspec.structs.replace(shard, active=active.seq)
+        puts = {entry.key: msgspec.structs.replace(shard, start=start_offset), **puts}
+        # If they do not fit one transaction, the start goes with the first: whatever ends below it
+        # and is still sealed after a crash is dropped by the next round of retention.
+        limit = self._store.txn_ops_max - len(deletes) - 1
+        while puts:
+            self._txn(compares[:limit], dict(islice(puts.items(), limit)), deletes)
+            puts, deletes = dict(islice(puts.items(), limit, None)), []
+            compares = compares[limit:]
+
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
+        """Removes the records of dropped segments."""
+        name = self._name(uid)
+        for part in _parts([segment_key(name, seq) for seq in seqs], self._store.txn_ops_max):
+            self._txn([], {}, part)
+
+    # Reading and writing ------------------------------------------------------------------------
+
+    def _txn(
+        self,
+        compares: Sequence[Compare],
+        puts: Mapping[str, Record],
+        deletes: Sequence[str] = (),
+    ) -> None:
+        try:
+            self._store.txn(
+                [self._node.guard, *compares],
+                {key: encode(record) for key, record in puts.items()},
+                deletes,
+            )
+        except TxnConflict as conflict:
+            self._judge(conflict)
+            raise StaleEpoch(conflict.compare.key, conflict.compare.revision, conflict.found) from (
+                conflict
+            )
+
+    def _judge(self, conflict: TxnConflict) -> None:
+        if conflict.compare == self._node.guard:
+            raise self._node.refusal(self._store) from conflict
+
+    def _name(self, uid: int) -> str:
+        name = self._names.get(uid)
+        if name is None:
+            raise ShardNotFound(f"number {uid}", within="the metadata")
+        return name
+
+    def _shard(self, uid: int) -> tuple[Entry, ShardRecord]:
+        name = self._name(uid)
+        entry = self._store.get(shard_key(name))
+        if entry is None:
+            raise ShardNotFound(name, within="the metadata")
+        return entry, decode(entry, ShardRecord)
+
+    def _segments(self, name: str) -> tuple[Entry, ...]:
+        return self._store.range(segments_prefix(name)).entries
+
+    def _segment(self, name: str, seq: int) -> Entry:
+        entry = self._store.get(segment_key(name, seq))
+        if entry is None:
+            raise StaleEpoch(f"{name}/{seq}", -1, -1)
+        return entry
+
+    def _held(self, name: str, seq: int, epoch: int, state: SegmentState) -> _Held:
+        """A segment's record, which must be at the epoch and in the state that the caller knows."""
+        entry = self._store.get(segment_key(name, seq))
+        if entry is None:
+            raise StaleEpoch(f"{name}/{seq}", epoch, -1)
+        segment = decode(entry, SegmentRecord)
+        if segment.epoch != epoch or segment.state is not state:
+            raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
+        return _Held(entry, segment)
+
+    def _active(self, meta: SegmentMeta) -> SegmentRecord:
+        return SegmentRecord(
+            state=SegmentState.ACTIVE,
+            epoch=meta.epoch,
+            leader=self._node.node,
+            replicas=(self._node.node,),
+            isr=(self._node.replica,),
+            start=meta.base_offset,
+            created_ms=meta.created_ms,
+            medium=meta.medium,
+        )
+
+    def _now(self) -> int:
+        return self._clock.now_ms()
+
+
+def _deleted(record: SegmentRecord) -> SegmentRecord:
+    return msgspec.structs.replace(record, state=SegmentState.DELETED, epoch=record.epoch + 1)
+
+
+def _sealed(
+    record: SegmentRecord, meta: SegmentMeta, producers: Sequence[tuple[int, bytes]]
+) -> SegmentRecord:
+    return msgspec.structs.replace(
+        record,
+        state=SegmentState.SEALED,
+        epoch=meta.epoch,
+        medium=meta.medium,
+        end=meta.end_offset,
+        length=meta.length,
+        crc=meta.crc,
+        max_timestamp=meta.max_timestamp,
+        sealed_ms=meta.sealed_ms,
+        first_expiry_ms=meta.first_expiry_ms,
+        slot=meta.slot,
+        compacted_ms=meta.compacted_ms,
+        has_gaps=meta.has_gaps,
+        tombstone_count=meta.tombstone_count,
+        transactions=tuple(map(tuple, meta.transactions)),
+        producers=tuple(producers),
+    )
+
+
+def _meta(seq: int, record: SegmentRecord) -> SegmentMeta:
+    return SegmentMeta(
+        seq=seq,
+        base_offset=record.start,
+        created_ms=record.created_ms,
+        state=record.state,
+        medium=record.medium,
+        epoch=record.epoch,
+        end_offset=record.end,
+        length=record.length,
+        crc=record.crc,
+        max_timestamp=record.max_timestamp,
+        sealed_ms=record.sealed_ms,
+        first_expiry_ms=record.first_expiry_ms,
+        slot=record.slot,
+        compacted_ms=record.compacted_ms,
+        has_gaps=record.has_gaps,
+        tombstone_count=record.tombstone_count,
+        transactions=tuple(OpenTransaction(*each) for each in record.transactions),
+    )
+
+
+def _parts(items: Sequence[str], size: int) -> Iterator[list[str]]:
+    for at in range(0, len(items), size):
+        yield list(items[at : at + size])

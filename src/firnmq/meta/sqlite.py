@@ -1,0 +1,479 @@
+"""The meta store of a single machine: SQLite in WAL mode, synced at every commit.
+
+`entries` holds what is, `changes` what became of it, revision by revision: watches are served from
+there, so a watcher that was away for a while misses nothing as long as the changes are kept.
+
+A data directory belongs to one process, so its store locks the file for good and needs no shared
+memory. Opened as shared, several processes may use it, and watches look for the others' commits.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from firnmq.clock import Clock, SystemClock
+from firnmq.errors import (
+    Closed,
+    Corruption,
+    DiskFull,
+    FirnError,
+    InvalidArgument,
+    StorageFailed,
+    TimedOut,
+    storage_failure,
+)
+from firnmq.meta.api import (
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    Changes,
+    Compacted,
+    Compare,
+    Entry,
+    Event,
+    Session,
+    SessionLapsed,
+    Snapshot,
+    TxnConflict,
+)
+
+CHANGES_KEPT = 10_000
+"""Revisions a watcher may be behind; one further behind reads a snapshot again."""
+_COMPACT_EVERY = 500
+_TAKE_REVISIONS = 1_000
+"""Revisions a watch is given at once, to bound what it holds in memory."""
+_BUSY_S = 30.0
+"""How long a writer waits for another process before it gives up."""
+_POLL_S = 0.02
+"""How often a watch of a shared store looks for commits of other processes."""
+_WHERE = "the meta store"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (
+    key TEXT PRIMARY KEY,
+    value BLOB NOT NULL,
+    create_revision INTEGER NOT NULL,
+    mod_revision INTEGER NOT NULL,
+    session INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS entries_of_sessions ON entries (session) WHERE session > 0;
+CREATE TABLE IF NOT EXISTS changes (
+    revision INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    value BLOB,
+    create_revision INTEGER NOT NULL,
+    PRIMARY KEY (revision, key)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sessions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    ttl_ms INTEGER NOT NULL,
+    deadline_ms INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO counters VALUES ('format', 1), ('revision', 0), ('oldest', 1);
+"""
+_FORMAT = 1
+
+
+class SqliteMetaStore:
+    """A MetaStore in one file. One connection, one transaction at a time, under one lock."""
+
+    txn_ops_max = 20_000
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        is_shared: bool = False,
+        changes_kept: int = CHANGES_KEPT,
+    ) -> None:
+        self._path = path
+        self._clock: Clock = clock or SystemClock()
+        self._is_shared = is_shared
+        self._changes_kept = changes_kept
+        self._changed = threading.Condition(threading.RLock())
+        """Guards everything below; notified at every commit and when the store is closed."""
+        self._committed = 0
+        """The newest revision this store has written or seen."""
+        self._failure: FirnError | None = None
+        self._is_closed = False
+        self._db = self._connect()
+        if not is_shared:
+            self._end_sessions("id > ?", 0)  # A session lives in a process, and all others ended.
+
+    # Reading ------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Entry | None:
+        with self._using() as db:
+            return _get(db, key)
+
+    def range(self, prefix: str) -> Snapshot:
+        with self._using() as db, _transaction(db, "DEFERRED"):
+            rows = db.execute(
+                "SELECT key, value, create_revision, mod_revision FROM entries "
+                "WHERE key >= ? AND key < ? ORDER BY key",
+                (prefix, _after(prefix)),
+            ).fetchall()
+            revision = _counter(db, "revision")
+        return Snapshot(revision=revision, entries=tuple(map(_entry, rows)))
+
+    # Writing ------------------------------------------------------------------------------
+
+    def txn(
+        self,
+        compares: Sequence[Compare] = (),
+        puts: Mapping[str, bytes] | None = None,
+        deletes: Sequence[str] = (),
+        session: Session | None = None,
+    ) -> int:
+        puts = puts or {}
+        _check_request(puts, deletes, max(len(compares), len(puts) + len(deletes)))
+        self.expire_sessions()
+        with self._writing() as db:
+            for compare in compares:
+                entry = _get(db, compare.key)
+                found = 0 if entry is None else getattr(entry, compare.field.value)
+                if found != compare.revision:
+                    raise TxnConflict(compare, found)
+            if session is not None:
+                self._check_session(db, session.session_id)
+            return self._change(db, puts, deletes, 0 if session is None else session.session_id)
+
+    def compact(self, revision: int) -> None:
+        """Forgets the changes below a revision; watchers that are behind it start over."""
+        with self._writing() as db:
+            _compact(db, min(revision, _counter(db, "revision") + 1))
+
+    def _change(
+        self, db: sqlite3.Connection, puts: Mapping[str, bytes], deletes: Sequence[str], owner: int
+    ) -> int:
+        """Writes changes under the next revision, within the transaction that is open."""
+        gone = [key for key in deletes if _get(db, key) is not None]
+        revision = _counter(db, "revision")
+        if not puts and not gone:
+            return revision
+        revision += 1
+        db.executemany(
+            "INSERT INTO entries VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+            "value = excluded.value, mod_revision = excluded.mod_revision, "
+            "session = excluded.session",
+            ((key, value, revision, revision, owner) for key, value in puts.items()),
+        )
+        db.executemany(
+            "INSERT INTO changes SELECT mod_revision, key, value, create_revision "
+            "FROM entries WHERE key = ?",
+            ((key,) for key in puts),
+        )
+        db.executemany("DELETE FROM entries WHERE key = ?", ((key,) for key in gone))
+        db.executemany(
+            "INSERT INTO changes VALUES (?, ?, NULL, 0)", ((revision, key) for key in gone)
+        )
+        db.execute("UPDATE counters SET value = ? WHERE name = 'revision'", (revision,))
+        if revision % _COMPACT_EVERY == 0:
+            _compact(db, revision - self._changes_kept + 1)
+        return revision
+
+    # Watching -----------------------------------------------------------------------------
+
+    def watch(self, prefix: str, from_revision: int) -> SqliteWatch:
+        with self._using() as db:
+            oldest = _counter(db, "oldest")
+        if from_revision < oldest:
+            raise Compacted(from_revision, oldest)
+        return SqliteWatch(self, prefix, from_revision)
+
+    def take_changes(
+        self, prefix: str, from_revision: int, timeout_s: float, is_wanted: Callable[[], bool]
+    ) -> Changes | None:
+        """Changes from a revision on, waited for; None if none come in time. For watches."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while is_wanted():
+                found = self._changes(prefix, from_revision)
+                left = deadline - time.monotonic()
+                if found is not None or left <= 0:
+                    return found
+                self._changed.wait(min(left, _POLL_S) if self._is_shared else left)
+        raise Closed("the watch is closed")
+
+    def _changes(self, prefix: str, from_revision: int) -> Changes | None:
+        if not self._is_shared and self._failure is None and self._committed < from_revision:
+            return None
+        with self._using() as db, _transaction(db, "DEFERRED"):
+            self._committed = _counter(db, "revision")
+            if self._committed < from_revision:
+                return None
+            oldest = _counter(db, "oldest")
+            if from_revision < oldest:
+                raise Compacted(from_revision, oldest)
+            upto = min(self._committed, from_revision + _TAKE_REVISIONS - 1)
+            rows = db.execute(
+                "SELECT revision, key, value, create_revision FROM changes "
+                "WHERE revision BETWEEN ? AND ? AND key >= ? AND key < ? ORDER BY revision, key",
+                (from_revision, upto, prefix, _after(prefix)),
+            ).fetchall()
+        return Changes(revision=upto, events=tuple(map(_event, rows)))
+
+    def wake_watches(self) -> None:
+        """Makes every watch look whether it is still wanted."""
+        with self._changed:
+            self._changed.notify_all()
+
+    # Sessions -----------------------------------------------------------------------------
+
+    def session(self, ttl_s: float) -> SqliteSession:
+        ttl_ms = int(ttl_s * 1000)
+        if ttl_ms < 1:
+            raise InvalidArgument("ttl_s", f"must be at least a millisecond, not {ttl_s}")
+        with self._writing() as db:
+            made = db.execute(
+                "INSERT INTO sessions (ttl_ms, deadline_ms) VALUES (?, ?)",
+                (ttl_ms, self._clock.now_ms() + ttl_ms),
+            )
+            return SqliteSession(self, int(made.lastrowid or 0))
+
+    def keep_alive(self, session_id: int) -> None:
+        """See Session."""
+        self.expire_sessions()
+        with self._writing() as db:
+            self._check_session(db, session_id)
+            db.execute(
+                "UPDATE sessions SET deadline_ms = ? + ttl_ms WHERE id = ?",
+                (self._clock.now_ms(), session_id),
+            )
+
+    def end_session(self, session_id: int) -> None:
+        """See Session."""
+        self._end_sessions("id = ?", session_id)
+
+    def expire_sessions(self) -> None:
+        """Deletes what lapsed sessions had put. Every transaction does so first; whoever keeps
+        time for the store calls it as well, so that watchers learn of it soon."""
+        self._end_sessions("deadline_ms <= ?", self._clock.now_ms())
+
+    def _end_sessions(self, condition: str, number: int) -> None:
+        """Each session's keys go with one revision, together with the session."""
+        select = f"SELECT id FROM sessions WHERE {condition} ORDER BY id"
+        with self._using() as db:
+            if db.execute(select, (number,)).fetchone() is None:
+                return
+        with self._writing() as db:
+            for (session_id,) in db.execute(select, (number,)).fetchall():
+                rows = db.execute("SELECT key FROM entries WHERE session = ?", (session_id,))
+                self._change(db, {}, [key for (key,) in rows.fetchall()], 0)
+                db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+
+    def _check_session(self, db: sqlite3.Connection, session_id: int) -> None:
+        found = db.execute(
+            "SELECT 1 FROM sessions WHERE id = ? AND deadline_ms > ?",
+            (session_id, self._clock.now_ms()),
+        ).fetchone()
+        if found is None:
+            raise SessionLapsed(session_id)
+
+    # The connection -----------------------------------------------------------------------
+
+    def close(self) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._changed.notify_all()
+            try:
+                self._db.close()
+            except sqlite3.Error as error:
+                raise _typed(error, self._path) from error
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        """The connection for this thread alone; one that had failed is opened anew."""
+        with self._changed:
+            if self._is_closed:
+                raise Closed("the meta store is closed")
+            if self._failure is not None:
+                self._reopen()
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise _typed(error, self._path) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that is committed, durably, when the block ends without an error."""
+        with self._using() as db:
+            try:
+                with _transaction(db, "IMMEDIATE"):
+                    yield db
+            except sqlite3.Error as error:
+                failure = _typed(error, self._path)
+                if isinstance(failure, StorageFailed):
+                    self._failure = failure
+                raise failure from error
+            self._committed = _counter(db, "revision")
+            self._changed.notify_all()
+
+    def _reopen(self) -> None:
+        """After a failed commit nobody knows whether it is on the device, and what a failed sync
+        leaves in the page cache need not be. Opening anew decides by what the log holds, and
+        moving all of it into the database leaves no part of it in doubt."""
+        with suppress(sqlite3.Error):
+            self._db.close()
+        self._db = self._connect()
+        try:
+            is_busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise _typed(error, self._path) from error
+        if is_busy:
+            raise TimedOut("another process keeps the meta store's log in use; try again")
+        self._failure = None
+        self._changed.notify_all()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            db = sqlite3.connect(
+                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise _typed(error, self._path) from error
+        try:
+            if not self._is_shared:
+                db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone() is None:
+                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            version = _counter(db, "format")
+            self._committed = _counter(db, "revision")
+        except sqlite3.Error as error:
+            db.close()
+            raise _typed(error, self._path) from error
+        if version != _FORMAT:
+            db.close()
+            raise Corruption(
+                f"has format {version}, this version reads {_FORMAT}", where=str(self._path)
+            )
+        return db
+
+
+class SqliteSession:
+    """A Session of a SqliteMetaStore."""
+
+    def __init__(self, store: SqliteMetaStore, session_id: int) -> None:
+        self._store = store
+        self.session_id = session_id
+
+    def keep_alive(self) -> None:
+        self._store.keep_alive(self.session_id)
+
+    def close(self) -> None:
+        self._store.end_session(self.session_id)
+
+
+class SqliteWatch:
+    """A Watch of a SqliteMetaStore."""
+
+    def __init__(self, store: SqliteMetaStore, prefix: str, from_revision: int) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._next_revision = from_revision
+        self._is_closed = False
+
+    def take(self, timeout_s: float) -> Changes | None:
+        found = self._store.take_changes(
+            self._prefix, self._next_revision, timeout_s, lambda: not self._is_closed
+        )
+        if found is not None:
+            self._next_revision = found.revision + 1
+        return found
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._store.wake_watches()
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[None]:
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        raise
+
+
+def _get(db: sqlite3.Connection, key: str) -> Entry | None:
+    row = db.execute(
+        "SELECT key, value, create_revision, mod_revision FROM entries WHERE key = ?", (key,)
+    ).fetchone()
+    return None if row is None else _entry(row)
+
+
+def _counter(db: sqlite3.Connection, name: str) -> int:
+    row = db.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()
+    return int(row[0])
+
+
+def _compact(db: sqlite3.Connection, oldest: int) -> None:
+    if oldest > _counter(db, "oldest"):
+        db.execute("DELETE FROM changes WHERE revision < ?", (oldest,))
+        db.execute("UPDATE counters SET value = ? WHERE name = 'oldest'", (oldest,))
+
+
+def _entry(row: tuple[str, bytes, int, int]) -> Entry:
+    key, value, create_revision, mod_revision = row
+    return Entry(key=key, value=value, create_revision=create_revision, mod_revision=mod_revision)
+
+
+def _event(row: tuple[int, str, bytes | None, int]) -> Event:
+    revision, key, value, created = row
+    if value is None:
+        return Event(key=key, revision=revision, entry=None)
+    entry = Entry(key=key, value=value, create_revision=created, mod_revision=revision)
+    return Event(key=key, revision=revision, entry=entry)
+
+
+def _after(prefix: str) -> str:
+    """Above every key with the prefix: keys are printable ASCII."""
+    return prefix + "\x7f"
+
+
+def _check_request(puts: Mapping[str, bytes], deletes: Sequence[str], ops_count: int) -> None:
+    """Refuses what etcd would refuse, so that nothing written here fails there."""
+    if ops_count > SqliteMetaStore.txn_ops_max:
+        raise InvalidArgument(
+            "transaction", f"{ops_count:,} operations, at most {SqliteMetaStore.txn_ops_max:,} fit"
+        )
+    for key, value in puts.items():
+        check_key(key)
+        if len(value) > VALUE_BYTES_MAX:
+            raise InvalidArgument(key, f"value of {len(value):,} bytes, above {VALUE_BYTES_MAX:,}")
+    if len(set(deletes)) < len(deletes) or any(key in puts for key in deletes):
+        raise InvalidArgument("deletes", "a transaction may change a key only once")
+
+
+def check_key(key: str) -> None:
+    """Keys are printable ASCII, so that they sort the same everywhere."""
+    if not 0 < len(key) <= KEY_BYTES_MAX or not key.isascii() or not key.isprintable():
+        raise InvalidArgument("key", f"{key[:100]!r} is not 1 to {KEY_BYTES_MAX} printable letters")
+
+
+def _typed(error: sqlite3.Error, path: Path) -> FirnError:
+    code: Any = getattr(error, "sqlite_errorcode", None)
+    match code & 0xFF if isinstance(code, int) else None:
+        case sqlite3.SQLITE_FULL:
+            return DiskFull(_WHERE, error)
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return Corruption(str(error), where=str(path))
+        case sqlite3.SQLITE_BUSY:
+            return TimedOut(f"another process has {path} locked; nothing was changed")
+        case _:
+            return storage_failure(_WHERE, error)

@@ -1,0 +1,91 @@
+"""Who a data directory's node is, and whether the directory's two databases belong together.
+
+Segment chains are in one, indexes and deletions in the other, under the numbers of the first. If
+one of them is lost or is put back from an older copy, numbers would be given out twice, so such a
+directory is refused before anything is changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from firnmq.clock import Clock
+from firnmq.disk import Family, KeyValueStore
+from firnmq.errors import Corruption
+from firnmq.meta import Compare, Entry, MetaStore, NodeIdentity, register_node
+from firnmq.meta.records import (
+    NODES,
+    SHARDS,
+    Incarnation,
+    NodeRecord,
+    decode,
+    incarnation_key,
+)
+
+FIRST_NODE = 1
+_META_KEY = "directory"
+_STATE_KEY = b"D"
+
+
+class DirectoryRecord(msgspec.Struct, frozen=True):
+    """What the key-value store remembers of the metadata."""
+
+    directory_id: str
+    node: int
+    incarnation: int
+
+
+def register_directory(
+    path: Path, kv: KeyValueStore, meta: MetaStore, clock: Clock, node: int | None
+) -> NodeIdentity:
+    """Registers the directory's node for another life, under its last number if none is given.
+
+    The lock on the directory is what a session would be for: there is no other process.
+    """
+    entry, known = meta.get(_META_KEY), _known(kv)
+    reason = _difference(meta, entry, known)
+    if reason is not None:
+        text = f"{reason}; put meta.db and db back from the same copy of the directory"
+        raise Corruption(text, where=str(path))
+    if entry is None:  # First here: metadata without shards may stand alone, shards may not.
+        directory_id = uuid.uuid4().hex
+        meta.txn([Compare.absent(_META_KEY)], {_META_KEY: directory_id.encode()})
+    else:
+        directory_id = entry.value.decode()
+    identity = register_node(meta, _last_node(meta) if node is None else node, clock)
+    record = DirectoryRecord(directory_id, identity.node, identity.incarnation)
+    with kv.batch() as batch:
+        batch.put(Family.STATE, _STATE_KEY, msgspec.msgpack.encode(record))
+    kv.sync()
+    return identity
+
+
+def _known(kv: KeyValueStore) -> DirectoryRecord | None:
+    stored = kv.get(Family.STATE, _STATE_KEY)
+    if stored is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(stored, type=DirectoryRecord)
+    except msgspec.MsgspecError as error:
+        raise Corruption(str(error), where=f"state entry {_STATE_KEY!r}") from error
+
+
+def _difference(meta: MetaStore, entry: Entry | None, known: DirectoryRecord | None) -> str | None:
+    if entry is None:
+        return None if known is None else "the metadata is gone"
+    if known is None:
+        return "the key-value store is gone" if meta.range(SHARDS).entries else None
+    if entry.value != known.directory_id.encode():
+        return "the metadata is of another data directory"
+    life = meta.get(incarnation_key(known.node))
+    if life is None or decode(life, Incarnation).incarnation < known.incarnation:
+        return "the metadata is older than the key-value store"
+    return None
+
+
+def _last_node(meta: MetaStore) -> int:
+    known = [decode(entry, NodeRecord) for entry in meta.range(NODES).entries]
+    return max(known, key=lambda each: each.registered_ms).node if known else FIRST_NODE
