@@ -20,9 +20,9 @@ from firnmq.config import TopicConfig
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import CompactionCounts
 from firnmq.engines.compaction import cleanable, is_due, may_drop_tombstones, may_join
-from firnmq.engines.segments import Segment, SegmentGone, SegmentMeta
+from firnmq.engines.segments import Segment, SegmentCopy, SegmentGone, SegmentMeta
 from firnmq.engines.shardlog.append import first_expiry, terms_of
-from firnmq.engines.shardlog.log import STORAGE_ERRORS, SegmentCopy, ShardLog
+from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, Run, SegmentScan
 from firnmq.engines.transactions import HiddenBatches, is_commit_marker
 from firnmq.errors import Corruption

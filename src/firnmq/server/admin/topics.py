@@ -156,7 +156,7 @@ class TopicAdmin:
         )
 
 
-def _text(value: str | int | bool | None) -> str | None:
+def _text(value: str | int | float | bool | None) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)
