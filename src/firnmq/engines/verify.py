@@ -23,7 +23,7 @@ from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.verify_segment import SegmentCheck, bytes_to_check
 from firnmq.errors import Corruption
 from firnmq.index import RocksSegmentIndex
-from firnmq.index.layout import NO_SEGMENT, PREFIX
+from firnmq.index.layout import ABORTED, KIND_END, NO_SEGMENT, PREFIX, PRODUCER
 
 __all__ = ["Finding", "FindingKind", "Progress", "Verification", "Verifier"]
 
@@ -189,9 +189,19 @@ class Verifier:
                 if seq in other_places:
                     text = f"entries of an interrupted compaction; {_OPENING_REMOVES}"
                     notes.add(FindingKind.ORPHAN, text, f"{family.value} family")
-                elif seq not in known and seq != NO_SEGMENT:
+                elif seq not in known and not self._is_of_shard(family, spec.uid, seq):
                     text = f"entries of segment {seq}, which the shard does not have"
                     notes.add(FindingKind.ORPHAN, text, f"{family.value} family", seq=seq)
+
+    def _is_of_shard(self, family: Family, uid: int, seq: int) -> bool:
+        """Whether entries belong to the shard as a whole: producers and aborted transactions."""
+        if family is not Family.INDEX or seq != NO_SEGMENT:
+            return False
+        bounds = [(0, PRODUCER), (ABORTED + 1, KIND_END)]
+        return not any(
+            self._kv.items(family, PREFIX.pack(uid, seq, low), PREFIX.pack(uid, seq, high), 1)
+            for low, high in bounds
+        )
 
     def _stored_seqs(self, family: Family, uid: int) -> Iterator[int]:
         """Segments that have entries in a family: one look per segment, not per entry."""

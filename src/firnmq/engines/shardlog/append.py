@@ -38,6 +38,7 @@ from firnmq.record import (
     validate,
     validate_header,
 )
+from firnmq.record.batch import ATTRIBUTE_CODEC
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
@@ -53,6 +54,7 @@ _BATCH_OVERHEAD_BYTES = 256
 
 _SEARCHED_BYTES_MAX = 4096
 """In a batch up to this size the expiry header's name is looked for before records are."""
+_ATTRIBUTES_LOW_BYTE = 22
 _KEYS_ONLY = Selection(columns=frozenset({"key"}))
 
 
@@ -135,8 +137,9 @@ def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
         raise InvalidRecord("a transactional batch needs a producer and its epoch")
     data = _writable(batch)
     data[0:8] = bytes(8)  # The client's own base offset means nothing here.
-    needs_records = is_indexed or config.expire_header is not None or config.compacts
-    plain = unpacked(data) if needs_records else data
+    plain: Buffer = data
+    if _is_packed(data) and (is_indexed or config.expire_header is not None or config.compacts):
+        plain = unpacked(data)
     if config.compacts and _has_keyless(plain):
         raise KeyRequired
     return PreparedBatch(
@@ -211,10 +214,8 @@ def first_expiry(
     if config.expire_header is None:
         return NEVER_MS
     name = config.expire_header_bytes
-    if len(data) <= _SEARCHED_BYTES_MAX:
-        is_plain = parse_header(data).compression is Compression.NONE
-        if is_plain and name not in bytes(data):
-            return NEVER_MS
+    if len(data) <= _SEARCHED_BYTES_MAX and not _is_packed(data) and name not in bytes(data):
+        return NEVER_MS
     columns = decode([data], _expiries_only(name), verify=False, source=source)
     expiries = columns.expiries
     if expiries is None:
@@ -223,6 +224,10 @@ def first_expiry(
         return min(expiries)
     found = map(columns.expire_at_ms, range(len(columns)))
     return min((each for each in found if each is not None), default=NEVER_MS)
+
+
+def _is_packed(batch: Buffer) -> bool:
+    return bool(batch[_ATTRIBUTES_LOW_BYTE] & ATTRIBUTE_CODEC)
 
 
 @lru_cache(maxsize=64)
