@@ -121,6 +121,7 @@ def test_segments_do_not_see_each_other(kv: KeyValueStore) -> None:
                 max_timestamp=0,
                 records_since_point=0,
                 indexed_upto=0,
+                first_expiry_ms=NEVER_MS,
             )
         )
         with kv.batch() as batch:
