@@ -12,7 +12,7 @@ from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import FirnError
-from firnmq.index import Point, SegmentIndex
+from firnmq.index import IndexSink, Point, SegmentIndex
 
 
 class SegmentState(Enum):
@@ -216,3 +216,19 @@ class Segment:
         self.meta = meta
         self.bytes = content
         self.index = index
+
+
+class SegmentCopy(Protocol):
+    """A sealed segment being written beside the one that it will replace."""
+
+    @property
+    def sink(self) -> IndexSink:
+        """Takes the index entries of the batches that are appended next."""
+
+    def append(self, batches: list[Buffer]) -> None: ...
+
+    def finish(self, meta: SegmentMeta) -> Segment:
+        """The segment with its final description, durable where the medium is."""
+
+    def drop(self) -> None:
+        """Removes everything again."""

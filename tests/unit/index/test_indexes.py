@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from firnmq.disk import Family, KeyValueStore
 from firnmq.index import (
+    NEVER_MS,
     RECORDS_PER_POINT,
     Checkpoint,
     IndexBuilder,
@@ -65,6 +66,7 @@ def test_both_answer_alike(kv: KeyValueStore, drawn: list, data: st.DataObject) 
                 record_count=record_count,
                 max_timestamp=max_timestamp,
                 terms=terms,
+                first_expiry_ms=NEVER_MS,
             )
         with kv.batch() as batch:
             batch.put_many(Family.INDEX, entries.entries)
@@ -95,6 +97,7 @@ def test_points_are_a_thousand_records_apart() -> None:
             record_count=100,
             max_timestamp=batch,
             terms=None,
+            first_expiry_ms=NEVER_MS,
         )
     found = {index.floor_offset(offset) for offset in range(5000)}
     assert sorted(point.offset for point in found if point) == list(
@@ -118,6 +121,7 @@ def test_segments_do_not_see_each_other(kv: KeyValueStore) -> None:
                 max_timestamp=0,
                 records_since_point=0,
                 indexed_upto=0,
+                first_expiry_ms=NEVER_MS,
             )
         )
         with kv.batch() as batch:

@@ -1,5 +1,7 @@
 """Bytes of index entries: they come back, and they sort as what they stand for."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,10 +61,14 @@ def test_every_entry_of_a_segment_is_in_its_range(
         max_timestamp=i64,
         records_since_point=u32,
         indexed_upto=u64,
+        first_expiry_ms=i64,
     )
 )
 def test_checkpoints_come_back(checkpoint: Checkpoint) -> None:
     assert Checkpoint.unpack(checkpoint.pack()) == checkpoint
+    assert Checkpoint.unpack(checkpoint.pack()[:40]) == dataclasses.replace(
+        checkpoint, first_expiry_ms=0
+    )
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128])

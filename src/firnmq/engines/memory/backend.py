@@ -11,9 +11,16 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.copies import StoredCopy
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.bytes import MemoryBytes
-from firnmq.engines.segments import Medium, Rows, Segment, SegmentBytes, SegmentMeta
+from firnmq.engines.segments import (
+    Medium,
+    Rows,
+    Segment,
+    SegmentBytes,
+    SegmentCopy,
+    SegmentMeta,
+)
 from firnmq.engines.shardlog import ShardLog
-from firnmq.engines.shardlog.log import LogState, SegmentCopy
+from firnmq.engines.shardlog.log import LogState
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex

@@ -57,6 +57,7 @@ _NO_OFFSET = bytes(8)
 
 _SEARCHED_BYTES_MAX = 4096
 """In a batch up to this size the expiry header's name is looked for before records are."""
+_ATTRIBUTES_LOW_BYTE = 22
 _KEYS_ONLY = Selection(columns=frozenset({"key"}))
 
 
@@ -144,7 +145,7 @@ def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
     data[0:8] = _NO_OFFSET  # The client's own base offset means nothing here.
     if not (is_indexed or config.compacts or config.expire_header is not None):
         return PreparedBatch(data, header, None)
-    plain = unpacked(data)
+    plain: Buffer = unpacked(data) if _is_compressed(data) else data
     if config.compacts and _has_keyless(plain):
         raise KeyRequired
     return PreparedBatch(
@@ -225,10 +226,8 @@ def first_expiry(
     if config.expire_header is None:
         return NEVER_MS
     name = config.expire_header_bytes
-    if len(data) <= _SEARCHED_BYTES_MAX:
-        is_plain = parse_header(data).compression is Compression.NONE
-        if is_plain and name not in bytes(data):
-            return NEVER_MS
+    if len(data) <= _SEARCHED_BYTES_MAX and not _is_compressed(data) and name not in bytes(data):
+        return NEVER_MS
     columns = decode([data], _expiries_only(name), verify=False, source=source)
     expiries = columns.expiries
     if expiries is None:

@@ -20,9 +20,9 @@ from firnmq.config import TopicConfig
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import CompactionCounts
 from firnmq.engines.compaction import cleanable, is_due, may_drop_tombstones, may_join
-from firnmq.engines.segments import Segment, SegmentGone, SegmentMeta
+from firnmq.engines.segments import Segment, SegmentCopy, SegmentGone, SegmentMeta
 from firnmq.engines.shardlog.append import first_expiry, terms_of
-from firnmq.engines.shardlog.log import STORAGE_ERRORS, SegmentCopy, ShardLog
+from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, Run, SegmentScan
 from firnmq.engines.transactions import HiddenBatches, is_commit_marker
 from firnmq.errors import Corruption
@@ -57,24 +57,12 @@ class CompactionPass:
         self._counts = counts
         self._newest: dict[bytes, int] = {}
         """Keys of the present stretch, each with the offset of its newest record."""
-        with log.lock:
-            self._view = log.view
-            self._last_batches = frozenset(
-                producer.batches[-1].base_offset
-                for _, producer in log.producers
-                if producer.batches
-            )
-            """By these a producer's state could be told from the log alone, so they stay, empty
-            if need be."""
-        self._live = Selection(
-            start_offset=self._view.start_offset,
-            expire_header=self._config.expire_header_bytes,
-            ttl_ms=self._config.ttl_ms,
-            now_ms=now_ms,
-            holes=log.holes or None,
-            dead_keys=log.dead_keys or None,
-            columns=frozenset({"key", "value"}),
-        )
+        self._view = log.view
+        self._last_batches: frozenset[int] = frozenset()
+        """Each producer's last batch. By these its state could be told from the log alone, so
+        they stay, empty if need be."""
+        self._live = Selection()
+        """What is neither deleted nor expired."""
 
     def steps(self) -> Generator[int, None, None]:
         """Does the work; yields the number of bytes read, every now and then."""
@@ -83,6 +71,7 @@ class CompactionPass:
         if not is_due(chosen, self._config, self._now_ms):
             return
         self._counts.pass_count += 1
+        self._prepare()
         end = chosen[-1].end_offset
         at = next((meta.base_offset for meta in chosen if not meta.is_compacted), end)
         try:
@@ -94,6 +83,24 @@ class CompactionPass:
                     return
         except (_Abandoned, SegmentGone):
             return  # The next pass begins with what is there then.
+
+    def _prepare(self) -> None:
+        log, config = self._log, self._config
+        with log.lock:
+            self._last_batches = frozenset(
+                producer.batches[-1].base_offset
+                for _, producer in log.producers
+                if producer.batches
+            )
+        self._live = Selection(
+            start_offset=self._view.start_offset,
+            expire_header=config.expire_header_bytes,
+            ttl_ms=config.ttl_ms,
+            now_ms=self._now_ms,
+            holes=log.holes or None,
+            dead_keys=log.dead_keys or None,
+            columns=frozenset({"key", "value"}),
+        )
 
     # Which records are the newest -----------------------------------------------------------------
 

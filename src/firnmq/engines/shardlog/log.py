@@ -16,7 +16,14 @@ from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.segments import Rows, Segment, SegmentBytes, SegmentMeta, SegmentState
+from firnmq.engines.segments import (
+    Rows,
+    Segment,
+    SegmentBytes,
+    SegmentCopy,
+    SegmentMeta,
+    SegmentState,
+)
 from firnmq.engines.shardlog.append import (
     BATCH_RECORDS_MAX,
     Append,
@@ -84,22 +91,6 @@ class LogState(Protocol):
     def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
 
 
-class SegmentCopy(Protocol):
-    """A sealed segment being written beside the one that it will replace."""
-
-    @property
-    def sink(self) -> IndexSink:
-        """Takes the index entries of the batches that are appended next."""
-
-    def append(self, batches: list[Buffer]) -> None: ...
-
-    def finish(self, meta: SegmentMeta) -> Segment:
-        """The segment with its final description, durable where the medium is."""
-
-    def drop(self) -> None:
-        """Removes everything again."""
-
-
 class Backend(Protocol):
     """What differs between engines: where bytes and indexes are, and what commits them."""
 
@@ -156,12 +147,6 @@ class View(NamedTuple):
     """What is to be passed over below the stable offset."""
     active_expiry_ms: int
     """No record of the active segment expires by its own header before this."""
-
-    def expires_by(self, segment: Segment, now_ms: int) -> bool:
-        """Whether a record of the segment may have expired by its own header."""
-        meta = segment.meta
-        is_sealed = meta.state is SegmentState.SEALED
-        return (meta.first_expiry_ms if is_sealed else self.active_expiry_ms) <= now_ms
 
 
 class Tail:
@@ -244,13 +229,12 @@ class ShardLog:
         self._watchers: list[Ticket[None]] = []
         """Who waits for the end to move; guarded by the lock above."""
         self.hints: dict[int, tuple[int, int, Point]] = {}
-        """Where sequential readers will go on: offset → seq and epoch of a segment, and its batch
-        there."""
+        """Where sequential readers will go on: offset → a segment's seq and epoch, and a batch."""
         self.known = KnownBytes(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
         """What can be given out without being read."""
         self.cut_count = 0
-        """Goes up when a cut begins and when it ends: odd while bytes and index are in between.
-        Goes up by two when segments were replaced."""
+        """Goes up when a cut begins and when it ends: odd while bytes and index are in between;
+        and by two when segments were replaced."""
         self.refusal: FirnError | None = None
         """Why nothing can be appended any more: storage failed or the shard was deleted."""
         self.rows = Rows()
@@ -542,10 +526,7 @@ class ShardLog:
         self.hints = {}  # Its epoch may be one that other bytes had.
 
     def replace_sealed(self, old: list[Segment], new: Segment) -> None:
-        """Puts one compacted segment in the place of some that follow each other.
-
-        Readers of the old ones start over, before anything of those is removed.
-        """
+        """Puts one segment in the place of some neighbours, whose readers then start over."""
         first = self.segments.index(old[0])
         assert self.segments[first : first + len(old)] == tuple(old)
         merged = [segment.meta for segment in old[1:]]
