@@ -1254,14 +1254,18 @@ class _Rows:
         self, plan: _Plan, payload_bytes: cython.Py_ssize_t, record_count: cython.longlong
     ) -> cython.int:
         """Get ready for batches like the first one, whose records are so long and so many."""
+        batch_count: cython.Py_ssize_t = plan.total_bytes // (payload_bytes + _HEADER_BYTES)
         self.is_started = True
-        if plan.is_sparse or not plan.has_values:
+        if plan.is_sparse:
             return 0
-        if plan.may_view and payload_bytes >= record_count * _VIEWED_BYTES_MIN:
-            self.has_views = True
-            self.views = _binary_views()
-        else:
-            self.values.content.reserve(min(plan.total_bytes, plan.max_bytes))
+        if plan.has_values:
+            if plan.may_view and payload_bytes >= record_count * _VIEWED_BYTES_MIN:
+                self.has_views = True
+                self.views = _binary_views()
+            else:
+                self.values.content.reserve(min(plan.total_bytes, plan.max_bytes))
+        # Compressed batches count for less than they hold, so this is never too much.
+        self.reserve(min(record_count * batch_count, plan.max_records))
         return 0
 
     @cython.cfunc
