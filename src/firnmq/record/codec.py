@@ -1047,7 +1047,9 @@ class BinaryViews:
     views: _Store
     bits: _Bits
     sources: list
-    source_bytes: cython.longlong
+    # What the sources are part of: the last such object, and the size of all of them.
+    held: Any
+    held_bytes: cython.longlong
 
     def __len__(self) -> int:
         return self.length
@@ -1125,9 +1127,15 @@ class BinaryViews:
     @cython.exceptval(-1)
     def open_source(self, source: _View) -> cython.int:
         """What is added from here on lies in `source`."""
+        held: Any
         if len(self.sources) == 0 or self.sources[len(self.sources) - 1] is not source:
             self.sources.append(source)
-            self.source_bytes += source.size
+            held = source.owner
+            if isinstance(held, memoryview):
+                held = held.obj
+            if held is not self.held:
+                self.held = held
+                self.held_bytes += memoryview(held).nbytes
         return 0
 
     @cython.cfunc
@@ -1159,12 +1167,13 @@ class BinaryViews:
 
     @cython.cfunc
     def finish(self) -> Any:
-        """This column, or a copy of its entries where they are few in the sources they hold."""
+        """This column, or a copy of its entries where they are little of what they would hold."""
         self.views.resize(4 * self.length)
         self.null_count = self.bits.null_count
         validity = self.bits.finish(self.length)
         self.validity = None if validity is None else memoryview(validity).toreadonly()
-        if 2 * self.content_bytes < self.source_bytes:
+        self.held = None
+        if 2 * self.content_bytes < self.held_bytes:
             return self.gathered()
         return self
 
@@ -1178,7 +1187,8 @@ def _binary_views() -> BinaryViews:
     column.views = _store(4, 0)
     column.bits = _bits()
     column.sources = []
-    column.source_bytes = 0
+    column.held = None
+    column.held_bytes = 0
     return column
 
 
@@ -1254,14 +1264,18 @@ class _Rows:
         self, plan: _Plan, payload_bytes: cython.Py_ssize_t, record_count: cython.longlong
     ) -> cython.int:
         """Get ready for batches like the first one, whose records are so long and so many."""
+        batch_count: cython.Py_ssize_t = plan.total_bytes // (payload_bytes + _HEADER_BYTES)
         self.is_started = True
-        if plan.is_sparse or not plan.has_values:
+        if plan.is_sparse:
             return 0
-        if plan.may_view and payload_bytes >= record_count * _VIEWED_BYTES_MIN:
-            self.has_views = True
-            self.views = _binary_views()
-        else:
-            self.values.content.reserve(min(plan.total_bytes, plan.max_bytes))
+        if plan.has_values:
+            if plan.may_view and payload_bytes >= record_count * _VIEWED_BYTES_MIN:
+                self.has_views = True
+                self.views = _binary_views()
+            else:
+                self.values.content.reserve(min(plan.total_bytes, plan.max_bytes))
+        # Compressed batches count for less than they hold, so this is never too much.
+        self.reserve(min(record_count * batch_count, plan.max_records))
         return 0
 
     @cython.cfunc

@@ -115,6 +115,16 @@ def test_few_values_are_copied_and_their_source_let_go(codec: ModuleType) -> Non
         del source[-1]
 
 
+def test_batches_cut_out_of_much_more_are_copied(codec: ModuleType) -> None:
+    """A part of a buffer keeps the whole of it."""
+    first, second, third = (encoded(codec, [bytes(1_000)] * 10, base) for base in (0, 10, 20))
+    read = memoryview(first + second + third)
+    size = len(first)
+    one, two = read[:size], read[size : 2 * size]
+    assert isinstance(codec.decode([one]).values, BinaryColumn)
+    assert_views(codec.decode([one, two]), [bytes(1_000)] * 20)
+
+
 def test_what_cannot_be_pointed_at_is_copied(codec: ModuleType) -> None:
     """Views have 31 bits for a position, and more than that may be decompressed."""
     columns = codec.decode([encoded(codec, [bytes(1_000)])], max_decompressed=2**31)
