@@ -11,7 +11,6 @@ import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
@@ -55,13 +54,6 @@ SHARDS_WAIT_S = 3.0
 _ENTRIES_PER_SHARD = 2
 _ENTRIES_PER_TXN = 2
 """Beside the shards: the counter, and the guard of the node among the compares."""
-
-
-class _Held(NamedTuple):
-    """A record as it was read, with what a transaction compares."""
-
-    entry: Entry
-    segment: SegmentRecord
 
 
 class MetaShards:
@@ -207,16 +199,16 @@ class MetaShards:
     ) -> None:
         """Seals the active segment and makes the next one the active one: one transaction."""
         name = self._name(uid)
-        held = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
-        entry, shard = self._shard(uid)
+        entry, segment = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
+        shard_entry, shard = self._shard(uid)
         if shard.active != sealed.seq or active.base_offset != sealed.end_offset:
-            raise StaleEpoch(f"{name}/{sealed.seq}", sealed.epoch - 1, held.segment.epoch)
+            raise StaleEpoch(f"{name}/{sealed.seq}", sealed.epoch - 1, segment.epoch)
         self._txn(
-            [Compare.unchanged(held.entry), Compare.unchanged(entry)],
+            [Compare.unchanged(entry), Compare.unchanged(shard_entry)],
             {
-                held.entry.key: _sealed(held.segment, sealed, producers),
+                entry.key: _sealed(segment, sealed, producers),
                 segment_key(name, active.seq): self._active(active),
-                entry.key: msgspec.structs.replace(shard, active=active.seq),
+                shard_entry.key: msgspec.structs.replace(shard, active=active.seq),
             },
         )
 
@@ -248,10 +240,11 @@ class MetaShards:
             before.end_offset,
         ) or after.state is not SegmentState.SEALED:
             raise IllegalTransition(f"segment {before.seq} cannot become another segment")
-        held = self._held(self._name(uid), before.seq, before.epoch, SegmentState.SEALED)
+        name = self._name(uid)
+        entry, segment = self._held(name, before.seq, before.epoch, SegmentState.SEALED)
         changed = dataclasses.replace(after, epoch=before.epoch + 1)
-        record = _sealed(held.segment, changed, held.segment.producers)
-        self._txn([Compare.unchanged(held.entry)], {held.entry.key: record})
+        record = _sealed(segment, changed, segment.producers)
+        self._txn([Compare.unchanged(entry)], {entry.key: record})
         return changed
 
     def begin_again(self, uid: int, active: SegmentMeta) -> SegmentMeta:
@@ -304,10 +297,10 @@ class MetaShards:
         puts: dict[str, Record] = {}
         deletes = []
         for meta in deleted:
-            held = self._held(name, meta.seq, meta.epoch, SegmentState.SEALED)
-            compares.append(Compare.unchanged(held.entry))
-            puts[held.entry.key] = msgspec.structs.replace(
-                held.segment, state=SegmentState.DELETED, epoch=held.segment.epoch + 1
+            held, segment = self._held(name, meta.seq, meta.epoch, SegmentState.SEALED)
+            compares.append(Compare.unchanged(held))
+            puts[held.key] = msgspec.structs.replace(
+                segment, state=SegmentState.DELETED, epoch=segment.epoch + 1
             )
         if active is not None and active.seq != shard.active:
             deletes.append(segment_key(name, shard.active))
@@ -374,7 +367,9 @@ class MetaShards:
             raise StaleEpoch(f"{name}/{seq}", -1, -1)
         return entry
 
-    def _held(self, name: str, seq: int, epoch: int, state: SegmentState) -> _Held:
+    def _held(
+        self, name: str, seq: int, epoch: int, state: SegmentState
+    ) -> tuple[Entry, SegmentRecord]:
         """A segment's record, which must be at the epoch and in the state that the caller knows."""
         entry = self._store.get(segment_key(name, seq))
         if entry is None:
@@ -382,7 +377,7 @@ class MetaShards:
         segment = decode(entry, SegmentRecord)
         if segment.epoch != epoch or segment.state is not state:
             raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
-        return _Held(entry, segment)
+        return entry, segment
 
     def _active(self, meta: SegmentMeta) -> SegmentRecord:
         return SegmentRecord(

@@ -174,3 +174,18 @@ def test_spilled_segments_are_in_the_chain(memory: Lab) -> None:
     end = shard.end
     memory.reopen()
     assert (shard.start, shard.end) == (end, end)
+
+
+def test_a_memory_topic_may_begin_to_spill_later(memory: Lab) -> None:
+    shard = memory.shard({"segment.bytes": 1024})
+    shard.append_each(numbered(50, size=100))
+    shard.delete_before(25)
+    config = shard.status.spec.config.with_options({"memory.overflow": "spill"})
+    memory.engine.reconfigure(shard.name, config)
+    memory.engine.housekeep()
+    chain = records(shard)
+    assert len(chain) > 2
+    assert [each.start for each in chain[1:]] == [each.end for each in chain[:-1]]
+    end = chain[-1].start
+    memory.reopen()
+    assert (shard.end, shard.offsets()[-1]) == (end, end - 1)

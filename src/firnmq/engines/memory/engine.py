@@ -236,11 +236,26 @@ class MemoryKeeper:
             with log.lock:
                 if segment in log.segments and log.refusal is None:
                     save_aborted(log.spec, spilled.meta, log.producers.aborted, self._kv)
-                    self._state.roll(log.spec.uid, spilled.meta, in_memory_after(spilled.meta))
+                    self._save_spilled(log.spec, spilled.meta)
                     log.replace_segment(segment, spilled)
                     self._count(log)
                     return
         self._backend(log.spec).drop_segment(log.spec, spilled)
+
+    def _save_spilled(self, spec: ShardSpec, meta: SegmentMeta) -> None:
+        catalog = self._state.catalog
+        if catalog.active_seq(spec.uid) != meta.seq:
+            # Segments below it went without a trace, as the topic did not spill then.
+            catalog.begin_again(
+                spec.uid,
+                SegmentMeta(
+                    seq=meta.seq,
+                    base_offset=meta.base_offset,
+                    created_ms=meta.created_ms,
+                    epoch=meta.epoch - 1,
+                ),
+            )
+        self._state.roll(spec.uid, meta, in_memory_after(meta))
 
     def _count(self, log: ShardLog) -> None:
         """Brings the account up to date with what the log holds. The log's lock is held."""
