@@ -8,6 +8,7 @@ held in memory follows the node's cache; whoever changes a topic waits until it 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from firnmq.config import TopicConfig
@@ -17,6 +18,7 @@ from firnmq.meta.records import TOPICS, TopicRecord, TopicState, decode, encode,
 
 __all__ = ["TOPIC_WAIT_S", "Topic", "TopicCatalog", "TopicState"]
 
+_READY = TopicState.READY
 TOPIC_WAIT_S = 30.0
 """How long a change of a topic may take to come up in the node's cache."""
 
@@ -82,16 +84,27 @@ class TopicCatalog:
         self._cache.wait_for_revision(revision, self.wait_s)
 
     def become_ready(self, topic: Topic) -> Topic:
-        return self._replace(topic, dataclasses.replace(topic, state=TopicState.READY))
+        return self._replace(topic, lambda stored: dataclasses.replace(topic, state=_READY))
 
-    def update(self, topic: Topic) -> None:
-        """Replaces a ready topic by one with other options or more shards."""
-        self._replace(self.get(topic.name), topic)
+    def update(
+        self, name: str, *, shard_count: int | None = None, config: TopicConfig | None = None
+    ) -> Topic:
+        """Gives a ready topic more shards or other options; what is not given stays."""
+
+        def changed(stored: Topic) -> Topic:
+            return dataclasses.replace(
+                stored,
+                shard_count=stored.shard_count if shard_count is None else shard_count,
+                config=config or stored.config,
+            )
+
+        return self._replace(self.get(name), changed)
 
     def begin_deletion(self, name: str) -> Topic:
         """Hides a topic whose shards are about to be removed."""
-        topic = self.get(name)
-        return self._replace(topic, dataclasses.replace(topic, state=TopicState.DELETING))
+        return self._replace(
+            self.get(name), lambda stored: dataclasses.replace(stored, state=TopicState.DELETING)
+        )
 
     def begin_removal(self, topic: Topic) -> None:
         """Marks a topic as being deleted whatever became of its creation. Does not wait for the
@@ -112,20 +125,20 @@ class TopicCatalog:
     def _all(self) -> list[Topic]:
         return list(self._topics.values())
 
-    def _replace(self, before: Topic, after: Topic) -> Topic:
+    def _replace(self, before: Topic, change: Callable[[Topic], Topic]) -> Topic:
         """Changes a topic that must still be the one that was read, in the same state."""
-        entry = self._store.get(topic_key(before.name))
-        if entry is None:
-            raise TopicNotFound(before.name)
-        stored = _topic(entry)
-        if (stored.topic_id, stored.state) != (before.topic_id, before.state):
-            raise TopicNotFound(before.name)
-        try:
-            revision = self._put(after, Compare.unchanged(entry))
-        except TxnConflict:
-            raise TopicNotFound(before.name) from None
-        self._cache.wait_for_revision(revision, self.wait_s)
-        return after
+        while True:
+            entry = self._store.get(topic_key(before.name))
+            stored = None if entry is None else _topic(entry)
+            if entry is None or stored is None or _life(stored) != _life(before):
+                raise TopicNotFound(before.name)
+            after = change(stored)
+            try:
+                revision = self._put(after, Compare.unchanged(entry))
+            except TxnConflict:
+                continue  # Another change came first; this one goes on top of it.
+            self._cache.wait_for_revision(revision, self.wait_s)
+            return after
 
     def _put(self, topic: Topic, compare: Compare) -> int:
         record = TopicRecord(
@@ -145,6 +158,10 @@ class TopicCatalog:
             else:
                 topic = _topic(event.entry)
                 self._topics[topic.name] = topic
+
+
+def _life(topic: Topic) -> tuple[str, TopicState]:
+    return topic.topic_id, topic.state
 
 
 def _topic(entry: Entry) -> Topic:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import threading
 import uuid
@@ -213,10 +212,11 @@ class StorageDriverManager:
                 raise InvalidArgument(
                     "shards", f"must be {least:,} to {SHARDS_MAX:,}, not {shard_count}"
                 )
-            grown = dataclasses.replace(topic, shard_count=shard_count)
-            await self._make_shards(topic, driver, grown.shard_names()[topic.shard_count :])
-            await call_blocking(None, self.catalog.update, grown)
-            return grown
+            new = [topic.shard_name(seq) for seq in range(topic.shard_count, shard_count)]
+            await self._make_shards(topic, driver, new)
+            return await call_blocking(
+                None, partial(self.catalog.update, name, shard_count=shard_count)
+            )
 
     async def reconfigure_topic(self, name: str, config: TopicConfig) -> Topic:
         """Gives a topic other options: one change, which its shards follow."""
@@ -226,9 +226,8 @@ class StorageDriverManager:
             raise InvalidArgument(name, f"is kept by {config.storage_type}, which cannot change it")
         if config.expire_header != topic.config.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
-        changed = dataclasses.replace(topic, config=config)
-        await call_blocking(None, self.catalog.update, changed)
-        for shard in topic.shard_names():
+        changed = await call_blocking(None, partial(self.catalog.update, name, config=config))
+        for shard in changed.shard_names():
             await driver.reconfigure(shard, config)
         return changed
 

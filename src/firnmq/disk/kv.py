@@ -44,7 +44,7 @@ class Family(Enum):
     """Column families, by what is in them."""
 
     STATE = "state"
-    """Topics, shards, segment chains, deletions, group offsets."""
+    """Deletions, group offsets, transactions, users."""
     INDEX = "index"
     """The four indexes and their checkpoints: derived, can be rebuilt from the log."""
     MESSAGES = "messages"

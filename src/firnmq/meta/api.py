@@ -8,9 +8,10 @@ what etcd offers under the same names (mod_revision, create_revision, leases), w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from firnmq.errors import FirnError
 
@@ -19,8 +20,7 @@ VALUE_BYTES_MAX = 1024 * 1024
 """etcd refuses requests above 1.5 MiB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A key's value and when it came to be."""
 
     key: str
@@ -31,8 +31,7 @@ class Entry:
     """Revision at which the value was written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Entries as they were at one revision, in key order."""
 
     revision: int
@@ -46,8 +45,7 @@ class CompareField(Enum):
     CREATE = "create_revision"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compare:
+class Compare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A condition of a transaction: the key's revision is this one; 0 means there is no key."""
 
     key: str
@@ -68,8 +66,7 @@ class Compare:
         return cls(key=entry.key, revision=entry.create_revision, field=CompareField.CREATE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One key's change: its new entry, or None where it was deleted."""
 
     key: str
@@ -77,8 +74,7 @@ class Event:
     entry: Entry | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that happened to the watched keys up to a revision, in order."""
 
     revision: int

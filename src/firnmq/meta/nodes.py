@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from firnmq.clock import Clock
 from firnmq.errors import StaleIncarnation
@@ -18,8 +18,7 @@ from firnmq.meta.records import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeIdentity:
+class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """A registered node in this life."""
 
     node: int

@@ -11,7 +11,6 @@ import dataclasses
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
@@ -55,13 +54,6 @@ SHARDS_WAIT_S = 3.0
 _ENTRIES_PER_SHARD = 2
 _ENTRIES_PER_TXN = 2
 """Beside the shards: the counter, and the guard of the node among the compares."""
-
-
-class _Held(NamedTuple):
-    """A record as it was read, with what a transaction compares."""
-
-    entry: Entry
-    segment: SegmentRecord
 
 
 class MetaShards:
@@ -207,16 +199,16 @@ class MetaShards:
     ) -> None:
         """Seals the active segment and makes the next one the active one: one transaction."""
         name = self._name(uid)
-        held = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
-        entry, shard = self._shard(uid)
+        entry, segment = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
+        shard_entry, shard = self._shard(uid)
         if shard.active != sealed.seq or active.base_offset != sealed.end_offset:
-            raise StaleEpoch(f"{name}/{sealed.seq}", sealed.epoch - 1, held.segment.epoch)
+            raise StaleEpoch(f"{name}/{sealed.seq}", sealed.epoch - 1, segment.epoch)
         self._txn(
-            [Compare.unchanged(held.entry), Compare.unchanged(entry)],
+            [Compare.unchanged(entry), Compare.unchanged(shard_entry)],
             {
-                held.entry.key: _sealed(held.segment, sealed, producers),
+                entry.key: _sealed(segment, sealed, producers),
                 segment_key(name, active.seq): self._active(active),
-                entry.key: msgspec.structs.replace(shard, active=active.seq),
+                shard_entry.key: msgspec.structs.replace(shard, active=active.seq),
             },
         )
 
@@ -244,15 +236,16 @@ class MetaShards:
         StaleEpoch if another change of any of them came first.
         """
         name = self._name(uid)
-        held = self._held(name, new.seq, new.epoch - 1, SegmentState.SEALED)
+        entry, segment = self._held(name, new.seq, new.epoch - 1, SegmentState.SEALED)
         others = [self._held(name, each.seq, each.epoch, SegmentState.SEALED) for each in merged]
-        last = others[-1].segment if others else held.segment
-        bounds = (held.segment.start, last.end)
+        last = others[-1][1] if others else segment
+        bounds = (segment.start, last.end)
         if (new.base_offset, new.end_offset) != bounds or new.state is not SegmentState.SEALED:
             raise IllegalTransition(f"segment {new.seq} cannot become another segment")
-        puts: dict[str, Record] = {held.entry.key: _sealed(held.segment, new, last.producers)}
-        puts.update((each.entry.key, _deleted(each.segment)) for each in others)
-        self._txn([Compare.unchanged(each.entry) for each in (held, *others)], puts)
+        puts: dict[str, Record] = {entry.key: _sealed(segment, new, last.producers)}
+        puts.update((other.key, _deleted(record)) for other, record in others)
+        compared = (entry, *(other for other, _ in others))
+        self._txn([Compare.unchanged(each) for each in compared], puts)
 
     def begin_again(self, uid: int, active: SegmentMeta) -> SegmentMeta:
         """Makes this the active segment, in the memory of this life of the node.
@@ -304,9 +297,9 @@ class MetaShards:
         puts: dict[str, Record] = {}
         deletes = []
         for meta in deleted:
-            held = self._held(name, meta.seq, meta.epoch, SegmentState.SEALED)
-            compares.append(Compare.unchanged(held.entry))
-            puts[held.entry.key] = _deleted(held.segment)
+            held, segment = self._held(name, meta.seq, meta.epoch, SegmentState.SEALED)
+            compares.append(Compare.unchanged(held))
+            puts[held.key] = _deleted(segment)
         if active is not None and active.seq != shard.active:
             deletes.append(segment_key(name, shard.active))
             puts[segment_key(name, active.seq)] = self._active(active)
@@ -372,7 +365,9 @@ class MetaShards:
             raise StaleEpoch(f"{name}/{seq}", -1, -1)
         return entry
 
-    def _held(self, name: str, seq: int, epoch: int, state: SegmentState) -> _Held:
+    def _held(
+        self, name: str, seq: int, epoch: int, state: SegmentState
+    ) -> tuple[Entry, SegmentRecord]:
         """A segment's record, which must be at the epoch and in the state that the caller knows."""
         entry = self._store.get(segment_key(name, seq))
         if entry is None:
@@ -380,7 +375,7 @@ class MetaShards:
         segment = decode(entry, SegmentRecord)
         if segment.epoch != epoch or segment.state is not state:
             raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
-        return _Held(entry, segment)
+        return entry, segment
 
     def _active(self, meta: SegmentMeta) -> SegmentRecord:
         return SegmentRecord(

@@ -83,7 +83,8 @@ _FORMAT = 1
 class SqliteMetaStore:
     """A MetaStore in one file. One connection, one transaction at a time, under one lock."""
 
-    txn_ops_max = 20_000
+    txn_ops_max = 50_000
+    """What one transaction may hold in memory, and keep others waiting for."""
 
     def __init__(
         self,
@@ -133,7 +134,11 @@ class SqliteMetaStore:
         session: Session | None = None,
     ) -> int:
         puts = puts or {}
-        _check_request(puts, deletes, max(len(compares), len(puts) + len(deletes)))
+        ops_count = max(len(compares), len(puts) + len(deletes))
+        if ops_count > self.txn_ops_max:
+            text = f"{ops_count:,} operations, at most {self.txn_ops_max:,} fit"
+            raise InvalidArgument("transaction", text)
+        _check_request(puts, deletes)
         self.expire_sessions()
         with self._writing() as db:
             for compare in compares:
@@ -446,12 +451,8 @@ def _after(prefix: str) -> str:
     return prefix + "\x7f"
 
 
-def _check_request(puts: Mapping[str, bytes], deletes: Sequence[str], ops_count: int) -> None:
+def _check_request(puts: Mapping[str, bytes], deletes: Sequence[str]) -> None:
     """Refuses what etcd would refuse, so that nothing written here fails there."""
-    if ops_count > SqliteMetaStore.txn_ops_max:
-        raise InvalidArgument(
-            "transaction", f"{ops_count:,} operations, at most {SqliteMetaStore.txn_ops_max:,} fit"
-        )
     for key, value in puts.items():
         check_key(key)
         if len(value) > VALUE_BYTES_MAX:

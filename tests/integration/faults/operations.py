@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from firnmq.disk import run_blocking
 from firnmq.server import LocalStore, Store
 from tests.integration.faults.ledger import record_of
 from tests.integration.faults.shim import Calls, Faults
@@ -125,6 +127,16 @@ def _create_topic(scene: Scene, engine: str) -> None:
     scene.append("new")
 
 
+def _grow_topic(scene: Scene, engine: str) -> None:
+    run_blocking(scene.local.manager.grow_topic(engine, 5))
+
+
+def _change_options(scene: Scene, engine: str) -> None:
+    changed = replace(scene.store.topic(engine).topic.config, max_record_bytes=100_000)
+    run_blocking(scene.local.manager.reconfigure_topic(engine, changed))
+    assert {spec.config for spec in scene.local.engines[engine].list_shard()} == {changed}
+
+
 def _delete_topic(scene: Scene, engine: str) -> None:
     scene.reporter.say("deleting", engine)
     scene.store.delete_topic(engine)
@@ -142,5 +154,7 @@ OPERATIONS: dict[str, Callable[[Scene, str], None]] = {
     "commit": _commit,
     "spill": _spill,
     "create topic": _create_topic,
+    "grow topic": _grow_topic,
+    "change options": _change_options,
     "delete topic": _delete_topic,
 }

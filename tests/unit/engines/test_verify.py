@@ -6,14 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from firnmq.disk import Family
 from firnmq.engines import verify_index, verify_segment
 from firnmq.engines.findings import FINDINGS_PER_KIND_MAX, FindingKind, Verification
-from firnmq.engines.segments import SegmentMeta
+from firnmq.engines.segments import SegmentMeta, SegmentState
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import KEY, OFFSET, PREFIX, TAG, TIME, segment_range
+from firnmq.meta.records import (
+    SegmentRecord,
+    ShardRecord,
+    decode,
+    encode,
+    segment_key,
+    shard_key,
+)
 from firnmq.record import NewRecord
 from firnmq.server import LocalStore, Store
 from firnmq.testing import FakeClock
@@ -387,6 +396,31 @@ def test_a_chain_without_its_active_segment_is_found(tmp_path: Path) -> None:
         store.local.state.forget_segments(spec.uid, [chain(store)[-1].seq])
         result = store.local.verifier.verify(shard)
     assert any("active" in f.message for f in result.findings if f.kind is FindingKind.CHAIN)
+
+
+def test_a_shard_that_names_another_segment_as_active_is_found(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        shard = fill(store)
+        meta = store.local.meta
+        entry = meta.get(shard_key(shard))
+        assert entry is not None
+        wrong = msgspec.structs.replace(decode(entry, ShardRecord), active=1)
+        meta.txn(puts={entry.key: encode(wrong)})
+        (finding,) = store.local.verifier.verify(shard).findings
+    assert (finding.kind, finding.segment_seq) == (FindingKind.CHAIN, 1)
+    assert "names segment 1" in finding.message
+
+
+def test_two_active_segments_are_found(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        shard = fill(store)
+        meta = store.local.meta
+        entry = meta.get(segment_key(shard, 0))
+        assert entry is not None
+        wrong = msgspec.structs.replace(decode(entry, SegmentRecord), state=SegmentState.ACTIVE)
+        meta.txn(puts={entry.key: encode(wrong)})
+        found = store.local.verifier.verify(shard).findings
+    assert any("one active" in finding.message for finding in found)
 
 
 def test_deletions_outside_the_bounds_are_found(tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.api import RawPage, StoredPage
 from firnmq.engines.segments import Segment, SegmentGone, SegmentState
 from firnmq.engines.shardlog.log import View
-from firnmq.engines.shardlog.read import LogReader, NotPublished, length_of, segment_number
+from firnmq.engines.shardlog.read import (
+    LogReader,
+    NotPublished,
+    length_of,
+    may_expire,
+    segment_number,
+)
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.errors import Corruption
 from firnmq.index import Point
@@ -94,7 +100,7 @@ class RawReader(LogReader):
     def _is_filtered(self, view: View, segment: Segment) -> bool:
         log = self._log
         has_dead = log.holes or log.dead_keys or log.spec.config.ttl_ms
-        return bool(has_dead or view.expires_by(segment, self._now_ms))
+        return bool(has_dead or may_expire(view, segment, self._now_ms))
 
     def _known(
         self, segment: Segment, offset: int, end_offset: int, max_bytes: int, *, ranges: bool

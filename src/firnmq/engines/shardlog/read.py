@@ -107,7 +107,7 @@ class LogReader:
         at = offset
         end = view.stable_offset if committed else view.end_offset
         for segment, runs, next_batch_bytes in self._runs_from(view, offset, end, max_bytes):
-            is_filtered = has_dead or _may_expire(view, segment, self._now_ms)
+            is_filtered = has_dead or may_expire(view, segment, self._now_ms)
             for run in runs:
                 if is_filtered:
                     pieces, taken, at = self._live_batches(segment, run, at, max_bytes, batches)
@@ -469,7 +469,7 @@ def length_of(view: View, segment: Segment) -> int:
     return view.active_length
 
 
-def _may_expire(view: View, segment: Segment, now_ms: int) -> bool:
+def may_expire(view: View, segment: Segment, now_ms: int) -> bool:
     """Whether a record of the segment may have expired by its own header."""
     is_sealed = segment.meta.state is SegmentState.SEALED
     return (segment.meta.first_expiry_ms if is_sealed else view.active_expiry_ms) <= now_ms
