@@ -80,7 +80,9 @@ class Verifier:
             spec,
             self._kv,
             notes,
-            first_offset=first_offset,
+            first_offset=max(
+                (each.meta.end_offset for each in live if each.meta.has_gaps), default=first_offset
+            ),
             start_offset=self._state.start_offset(spec.uid),
             upto_offset=upto_offset,
             is_rewound=is_rewound,

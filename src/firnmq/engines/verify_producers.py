@@ -83,7 +83,7 @@ class ProducerCheck:
         self._kv = kv
         self._notes = notes
         self._first_offset = first_offset
-        """Of the first batch that is still there; nothing is known of what was before."""
+        """From here on every batch is still there; nothing is known of what was before."""
         self._start_offset = start_offset
         self._upto_offset = upto_offset
         self._is_rewound = is_rewound
@@ -95,7 +95,7 @@ class ProducerCheck:
 
     def take(self, entry: BatchEntry, batch: bytes) -> None:
         """The next batch of the log that has a producer."""
-        if entry.base_offset >= self._upto_offset:
+        if not self._first_offset <= entry.base_offset < self._upto_offset:
             return
         seen = self._seen.setdefault(entry.producer_id, _Seen())
         seen.epoch = entry.producer_epoch
@@ -116,6 +116,8 @@ class ProducerCheck:
     def end_segment(self, meta: SegmentMeta) -> None:
         """A sealed segment ends here: its description must name what is open."""
         noted = {each[0]: each[2] for each in meta.transactions}
+        if meta.end_offset <= self._first_offset:
+            self._seen.clear()
         for producer_id, seen in self._seen.items():
             start = noted.pop(producer_id, None)
             found = seen.start
