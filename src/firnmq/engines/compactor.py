@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Generator
 
@@ -43,6 +44,7 @@ class Compactor:
         self._steps: Generator[int, None, None] | None = None
         """The pass under way over that log."""
         self.counts = CompactionCounts()
+        self._counts_before = CompactionCounts()
 
     def work(self, is_stopping: Callable[[], bool]) -> None:
         """Compacts for one round. A second caller at the same time has nothing to do."""
@@ -77,6 +79,7 @@ class Compactor:
             _log.error("compaction_failed", shard=shard, error=str(error))
             return
         self._log = log
+        self._counts_before = dataclasses.replace(self.counts)
         self._steps = CompactionPass(
             log, self._clock.now_ms(), memory_bytes=self._memory_bytes, counts=self.counts
         ).steps()
@@ -94,8 +97,22 @@ class Compactor:
             return size
         with log.lock:
             self._recount(log)
+        self._tell(log)
         self._end()
         return 0
+
+    def _tell(self, log: ShardLog) -> None:
+        """Logs what the pass has done, if it had anything to do."""
+        now, before = self.counts, self._counts_before
+        if now.bytes_in > before.bytes_in:
+            _log.info(
+                "compacted",
+                shard=log.spec.name,
+                records_in=now.records_in - before.records_in,
+                records_out=now.records_out - before.records_out,
+                bytes_in=now.bytes_in - before.bytes_in,
+                bytes_out=now.bytes_out - before.bytes_out,
+            )
 
     def _end(self) -> None:
         """Ends the pass, with whatever it was writing removed."""

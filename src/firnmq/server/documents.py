@@ -69,7 +69,7 @@ def _summary(topic: Topic) -> dict[str, Any]:
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     topic: str
     shard_count: int = 1
-    options: dict[str, str | int | bool | None] = {}
+    options: dict[str, str | int | float | bool | None] = {}
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from tests.integration.admin.serving import Served
@@ -42,6 +44,32 @@ def test_traffic_is_counted(node: Served, topic: str) -> None:
     assert [error.code() for error in failures] == [KafkaError.MSG_SIZE_TOO_LARGE]
     after = node.metric('firn_requests_total{api="produce",error="MESSAGE_TOO_LARGE"}')
     assert after == before + 1
+
+
+def test_compaction_is_counted_and_logged(tmp_path: Path) -> None:
+    often = {"FIRN_HOUSEKEEPING_MS": "50", "FIRN_STATE_SYNC_MS": "50"}
+    node = Served(tmp_path / "data", settings=often)
+    try:
+        options = {"cleanup.policy": "compact", "segment.ms": 100, "min.cleanable.dirty.ratio": 0.1}
+        made = node.call("POST", "/v1/topics", {"topic": "t", "shard_count": 1, "options": options})
+        assert made.status == 200, made
+        producer = Producer({"bootstrap.servers": node.kafka})
+        for number in range(100):
+            producer.produce("t", b"v%d" % number, key=b"k%d" % (number % 4))
+        assert producer.flush(30) == 0
+        node.wait_for_log(lambda line: " compacted " in line)
+        labels = 'storage_type="EngineSegment"'
+        assert node.metric(f"firn_compactions_total{{{labels}}}") >= 1
+        for what in ("records", "bytes"):
+            taken, left = (
+                node.metric(f'firn_compaction_{what}_total{{direction="{way}",{labels}}}')
+                for way in ("in", "out")
+            )
+            assert 0 < left < taken, what
+        segments = node.get("/v1/topics/t/segments")
+        assert segments[0]["compacted_ms"] is not None
+    finally:
+        assert node.stop() == 0
 
 
 def test_nothing_stays_in_flight(node: Served, topic: str) -> None:

@@ -289,7 +289,8 @@ def test_kafka_python_admin(node: NodeProcess, new_name: NewName) -> None:
     where = kafka.TopicPartition(name, 1)
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=node.address)
     try:
-        made = {"num_partitions": 2, "configs": {"storage.type": "EngineRocksDB"}}
+        configs = {"storage.type": "EngineRocksDB", "expire.header": "none"}
+        made = {"num_partitions": 2, "configs": configs}
         admin.create_topics({name: made})
         with pytest.raises(kafka.errors.TopicAlreadyExistsError):
             admin.create_topics({name: made})
@@ -297,7 +298,7 @@ def test_kafka_python_admin(node: NodeProcess, new_name: NewName) -> None:
         assert len(admin.describe_topics([name])[0]["partitions"]) == 3
         resource = kafka.admin.ConfigResource("TOPIC", name)
         (shown,) = admin.describe_configs([resource])["topic"].values()
-        assert shown["storage.type"]["value"] == "EngineRocksDB"
+        assert {name: shown[name]["value"] for name in configs} == configs
         for incremental in (True, False):
             change = kafka.admin.ConfigResource("TOPIC", name, {"retention.ms": "60000"})
             answer = admin.alter_configs(

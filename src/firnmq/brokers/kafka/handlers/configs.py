@@ -111,8 +111,8 @@ class ConfigHandler:
 
     def _replaced(self, current: TopicConfig, changes: Mapping[str, str | None]) -> TopicConfig:
         """Everything not named goes back to its default, but for what cannot change."""
-        options = current.options()
-        kept = {name: options[name] for name in _UNCHANGEABLE}
+        shown = _kafka_view(current)
+        kept = {name: shown[name] for name in _UNCHANGEABLE}
         return topic_config(self._config.topic_defaults, {**kept, **changes})
 
     async def _alter(
