@@ -4,15 +4,13 @@ import copy
 import json
 import shutil
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from firnmq.engines.segments import SegmentState
-from firnmq.meta.records import SEGMENTS
 from firnmq.server import LocalStore, Store
 from tests.integration.faults.ledger import Ledger, record_of
+from tests.integration.faults.metadata import check_metadata
 from tests.integration.faults.operations import ENGINES, OPERATIONS
 from tests.integration.faults.processes import Nursery
 from tests.integration.faults.shim import EXIT_CODE
@@ -107,26 +105,6 @@ def follow(lines: Iterable[bytes], ledger: Ledger) -> tuple[bool, str | None]:
             case _:
                 ledger.take_line(line)
     return is_complete, deleted
-
-
-def check_metadata(store: Store) -> None:
-    """Topics, shards, chains and files agree: each has what the others say, and nothing more."""
-    local = store.local
-    shards = {name for topic in store.topics() for name in topic.shard_names()}
-    assert {spec.name for spec in local.state.shards()} == shards
-    chains = {entry.key.split("/")[1] for entry in local.meta.range(SEGMENTS).entries}
-    assert chains == shards
-    folders = {path.name for path in local.path.glob("segments/*")}
-    assert folders <= shards
-    for spec in local.state.shards():
-        chain = [m for m in local.state.chain(spec.uid) if m.state is not SegmentState.DELETED]
-        assert [m.seq for m in chain if m.state is SegmentState.ACTIVE] == [chain[-1].seq]
-        assert local.state.active_seq(spec.uid) == chain[-1].seq
-        for before, after in pairwise(chain):
-            assert before.end_offset == after.base_offset
-    for topic in store.topics():
-        configs = {s.config for s in local.state.shards() if s.name in topic.shard_names()}
-        assert configs == {topic.config}, "options change as one"
 
 
 def check(path: Path, ledger: Ledger, deleted: str | None, *, is_twice: bool) -> None:
