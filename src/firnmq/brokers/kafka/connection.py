@@ -21,7 +21,7 @@ from firnmq.brokers.kafka.budget import ByteBudget
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.protocol import Part
 from firnmq.brokers.kafka.security import SaslSession
-from firnmq.brokers.kafka.sending import ResponseSender
+from firnmq.brokers.kafka.sending import buffers_of, takes_ranges
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
@@ -93,7 +93,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """A large frame has begun and the budget has no room for it yet."""
         self._can_write = asyncio.Event()
         self._can_write.set()
-        self._sender: ResponseSender | None = None
         self._is_paused = False
         self._is_working = False
         self._closes_when_answered = False
@@ -101,6 +100,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_given_up = False
         self.may_give_up = False
         """Set by the dispatcher: what the current request waits for matters to this client only."""
+        self.takes_ranges = False
+        """Whether responses may hold parts of files."""
         self.task: asyncio.Task[None] | None = None
         self.peer = ""
         self.made_s = 0.0
@@ -116,30 +117,27 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
+        self.takes_ranges = takes_ranges(transport)
         loop = asyncio.get_running_loop()
         self.made_s = self.last_active_s = loop.time()
         if not self._dispatcher.connected(self):
             transport.abort()
             return
-        self._sender = ResponseSender(transport, self._can_write)
         self.task = loop.create_task(self._serve())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._give_back_large()
         self._arrived.set()
-        if self._sender is not None:
-            self._sender.close()
+        self._can_write.set()
         self._give_up_waiting()
         self._dispatcher.disconnected(self)
 
     def pause_writing(self) -> None:
-        if self._sender is not None:
-            self._sender.transport_paused()
+        self._can_write.clear()
 
     def resume_writing(self) -> None:
-        if self._sender is not None:
-            self._sender.transport_resumed()
+        self._can_write.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -276,7 +274,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     return
                 del frame  # Else the bytes would stay while the next request is awaited.
             await self.wait_answered()
-            await self._can_write.wait()
             self.close("the node is stopping")
         finally:
             self._give_back_unbegun()
@@ -333,11 +330,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.task.cancel()
 
     @property
-    def takes_ranges(self) -> bool:
-        """Whether responses may hold parts of files."""
-        return self._sender is not None and self._sender.takes_ranges
-
-    @property
     def is_ending(self) -> bool:
         """Whether nobody is there for an answer that takes its time."""
         return self._is_stopping or self._transport is None
@@ -362,12 +354,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self.close(repr(error))
                 continue
             parts = response.result()
-            sender = self._sender
-            if parts and self._transport and sender and not self._transport.is_closing():
+            if parts and self._transport is not None and not self._transport.is_closing():
                 # Every frame begins with its size, so nothing has to be added up.
                 size = int.from_bytes(parts[0][:_LENGTH_BYTES], "big")  # type: ignore[index]
                 self._statistics.sent_bytes += _LENGTH_BYTES + size
-                sender.send(parts)
+                self._transport.writelines(buffers_of(parts))
         if self._closes_when_answered and not self._outgoing:
             self.close("authentication failed")
         self._resume_reading()
