@@ -1,7 +1,7 @@
 """Data files: an LRU of open descriptors, gathered writes, positional reads, syncs.
 
-Ten thousand shards must not need ten thousand descriptors, so nobody above this module holds one:
-a path is borrowed for the length of one operation.
+Ten thousand shards must not need ten thousand descriptors, so nobody above this module holds one
+for longer than an operation, or than it takes to send a range of the file.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -40,23 +40,13 @@ class FileStatistics:
     written_bytes: int
 
 
-class _OpenFile:
-    __slots__ = ("descriptor", "is_forgotten", "users")
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.users = 0
-        self.is_forgotten = False
-        """No longer in the cache: the last user closes it."""
-
-
 class FileCache:
     """Opens files on use and closes the least recently used. Safe with threads."""
 
     def __init__(self, *, open_max: int = 1000) -> None:
         self._open_max = open_max
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[str, HeldFile] = OrderedDict()
         self._open_count = 0
         self._sync_count = 0
         self._written_bytes = 0
@@ -76,58 +66,58 @@ class FileCache:
         system call where that is possible: a thread that comes back from a call may have to wait
         for the interpreter's lock, and so waits once instead of twice.
         """
-        with self._borrow(path) as file:
-            if durable and _WRITE_DURABLY and len(buffers) <= IOV_MAX:
-                written = _write_all(file.descriptor, buffers, position, _WRITE_DURABLY)
-            else:
-                written = _write_all(file.descriptor, buffers, position)
-                if durable:
-                    os.fdatasync(file.descriptor)
+        file = self._open(path)
+        if durable and _WRITE_DURABLY and len(buffers) <= IOV_MAX:
+            written = _write_all(file.fd, buffers, position, _WRITE_DURABLY)
+        else:
+            written = _write_all(file.fd, buffers, position)
+            if durable:
+                os.fdatasync(file.fd)
         self._written_bytes += written
         self._sync_count += durable
         return written
 
     def read_at(self, path: str, position: int, size: int) -> bytes:
         """Up to `size` bytes from the position; fewer at the end of the file."""
-        with self._borrow(path) as file:
-            data = os.pread(file.descriptor, size, position)
-            if len(data) == size or not data:
-                return data
-            parts = [data]  # A short read in mid-file is legal; go on until the end.
-            got = len(data)
-            while got < size and (data := os.pread(file.descriptor, size - got, position + got)):
-                parts.append(data)
-                got += len(data)
-            return b"".join(parts)
+        file = self._open(path)
+        data = os.pread(file.fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # A short read in mid-file is legal; go on until the end.
+        got = len(data)
+        while got < size and (data := os.pread(file.fd, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
 
     def read_nowait(self, path: str, position: int, size: int) -> bytearray | None:
         """All `size` bytes from the position, or None if that would mean waiting for the device."""
         if not _WITHOUT_WAITING:
             return None
+        file = self._open(path)
         data = bytearray(size)
-        with self._borrow(path) as file:
-            try:
-                got = os.preadv(file.descriptor, (data,), position, _WITHOUT_WAITING)
-            except OSError:  # Not in memory; or the file system has no such read.
-                return None
+        try:
+            got = os.preadv(file.fd, (data,), position, _WITHOUT_WAITING)
+        except OSError:  # Not in memory; or the file system has no such read.
+            return None
         return data if got == size else None
 
     def range_at(self, path: str, position: int, size: int) -> FileRange:
         """A part of the file to be sent as it is; it stays open for as long as that takes."""
-        with self._borrow(path) as file:
-            return FileRange.of(HeldFile(os.dup(file.descriptor)), position, size)
+        file = self._open(path)
+        return FileRange(fd=file.fd, position=position, size_bytes=size, held=file)
 
     def sync(self, path: str) -> None:
         """Makes what was written to the file durable."""
-        with self._borrow(path) as file:
-            os.fdatasync(file.descriptor)
+        file = self._open(path)
+        os.fdatasync(file.fd)
         self._sync_count += 1
 
     def truncate(self, path: str, length: int) -> None:
         """Cuts the file and makes the cut durable."""
-        with self._borrow(path) as file:
-            os.ftruncate(file.descriptor, length)
-            os.fsync(file.descriptor)
+        file = self._open(path)
+        os.ftruncate(file.fd, length)
+        os.fsync(file.fd)
         self._sync_count += 1
 
     def length(self, path: str) -> int | None:
@@ -147,9 +137,7 @@ class FileCache:
     def forget(self, path: str) -> None:
         """Closes the file's descriptor without syncing; whoever is using it can finish first."""
         with self._lock:
-            file = self._files.pop(path, None)
-            if file is not None:
-                _close_when_idle(file)
+            self._files.pop(path, None)
 
     def statistics(self) -> FileStatistics:
         return FileStatistics(
@@ -162,49 +150,25 @@ class FileCache:
     def close(self) -> None:
         """Closes every descriptor; whoever is using one can finish first."""
         with self._lock:
-            for file in self._files.values():
-                _close_when_idle(file)
             self._files.clear()
 
-    @contextmanager
-    def _borrow(self, path: str) -> Iterator[_OpenFile]:
+    def _open(self, path: str) -> HeldFile:
+        """The file, opened if need be. It stays open for as long as the caller refers to it.
+
+        The least recently used one is let go. Unsynced bytes stay in the page cache, and Linux
+        reports a write-back error that nobody has seen yet to whoever syncs the file after
+        opening it again.
+        """
         with self._lock:
             file = self._files.get(path)
             if file is None:
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                file = self._files[path] = _OpenFile(descriptor)
+                file = self._files[path] = HeldFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
                 self._open_count += 1
                 if len(self._files) > self._open_max:
-                    self._evict_one()
+                    self._files.popitem(last=False)
             else:
                 self._files.move_to_end(path)
-            file.users += 1
-        try:
-            yield file
-        finally:
-            with self._lock:
-                file.users -= 1
-                if file.is_forgotten:
-                    _close_when_idle(file)
-
-    def _evict_one(self) -> None:
-        """Closes the least recently used idle file.
-
-        Unsynced bytes stay in the page cache, and Linux reports a write-back error that nobody
-        has seen yet to whoever syncs the file after opening it again.
-        """
-        newest = next(reversed(self._files))
-        for key, file in self._files.items():
-            if file.users == 0 and key != newest:
-                del self._files[key]
-                os.close(file.descriptor)
-                return
-
-
-def _close_when_idle(file: _OpenFile) -> None:
-    file.is_forgotten = True
-    if file.users == 0:
-        os.close(file.descriptor)
+            return file
 
 
 def _write_all(descriptor: int, buffers: Sequence[Buffer], position: int, flags: int = 0) -> int:

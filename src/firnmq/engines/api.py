@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from firnmq.config import TopicConfig
 from firnmq.disk import FileRange, Ticket
@@ -101,8 +101,7 @@ class RawPage:
     """Transactions to pass over among the batches, if only what is committed was asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPage:
+class StoredPage(NamedTuple):
     """Whole batches as they are to be sent, the first one holding the offset asked for."""
 
     contents: tuple[Buffer | FileRange, ...]

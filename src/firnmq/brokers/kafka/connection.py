@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 from firnmq.brokers.kafka.budget import ByteBudget, FrameRoom
 from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.brokers.kafka.config import KafkaConfig
-from firnmq.brokers.kafka.protocol import FileRange, Part
+from firnmq.brokers.kafka.protocol import Part
 from firnmq.brokers.kafka.security import SaslSession
-from firnmq.brokers.kafka.sending import ResponseSender
+from firnmq.brokers.kafka.sending import buffers_of, takes_ranges
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
@@ -143,7 +143,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """A large frame has begun and the budget has no room for it yet."""
         self._can_write = asyncio.Event()
         self._can_write.set()
-        self._sender: ResponseSender | None = None
         self._is_paused = False
         self._is_working = False
         self._closes_when_answered = False
@@ -151,6 +150,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_given_up = False
         self.may_give_up = False
         """Set by the dispatcher: what the current request waits for matters to this client only."""
+        self.takes_ranges = False
+        """Whether responses may hold parts of files."""
         self.task: asyncio.Task[None] | None = None
         self.peer = ""
         self.made_s = 0.0
@@ -168,29 +169,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
+        self.takes_ranges = takes_ranges(transport)
         self.made_s = self.last_active_s = self.loop.time()
         if not self._dispatcher.connected(self):
             transport.abort()
             return
-        self._sender = ResponseSender(transport, self._can_write)
         self.task = self.loop.create_task(self._serve())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._give_back_large()
         self._arrived.set()
-        if self._sender is not None:
-            self._sender.close()
+        self._can_write.set()
         self._give_up_waiting()
         self._dispatcher.disconnected(self)
 
     def pause_writing(self) -> None:
-        if self._sender is not None:
-            self._sender.transport_paused()
+        self._can_write.clear()
 
     def resume_writing(self) -> None:
-        if self._sender is not None:
-            self._sender.transport_resumed()
+        self._can_write.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -370,7 +368,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     return
                 del frame  # Else the bytes would stay while the next request is awaited.
             await self.wait_answered()
-            await self._can_write.wait()
             self.close("the node is stopping")
         finally:
             self._give_back_unbegun()
@@ -432,11 +429,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.task.cancel()
 
     @property
-    def takes_ranges(self) -> bool:
-        """Whether responses may hold parts of files."""
-        return self._sender is not None and self._sender.takes_ranges
-
-    @property
     def is_ending(self) -> bool:
         """Whether nobody is there for an answer that takes its time."""
         return self._is_stopping or self._transport is None
@@ -468,10 +460,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 size = int.from_bytes(answer.parts[0][:_LENGTH_BYTES], "big")  # type: ignore[index]
                 sent_bytes += _LENGTH_BYTES + size
                 parts += answer.parts
-        sender = self._sender
-        if parts and self._transport and sender and not self._transport.is_closing():
+        if parts and self._transport is not None and not self._transport.is_closing():
             self._statistics.sent_bytes += sent_bytes
-            sender.send(parts if sent_bytes > _JOINED_BYTES_MAX else _joined(parts))
+            buffers = buffers_of(parts)  # Mappings are larger than what is copied here.
+            if sent_bytes <= _JOINED_BYTES_MAX:
+                self._transport.write(b"".join(buffers))
+            else:
+                self._transport.writelines(buffers)
         self._held_bytes -= answered_bytes
         self._budget.give_back(answered_bytes)
         if not outgoing:
@@ -535,12 +530,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             _log.info("connection_closed", peer=self.peer, reason=reason)
             self._transport.close()
-
-
-def _joined(parts: list[Part]) -> list[Part]:
-    if any(isinstance(part, FileRange) for part in parts):
-        return parts
-    return [b"".join(cast(list[bytes], parts))]
 
 
 def _enlarged(buffer: bytearray, size: int) -> bytearray:

@@ -458,7 +458,10 @@ class LogReader:
 
 
 def segment_number(view: View, offset: int) -> int:
-    found = bisect_right(view.segments, offset, key=lambda segment: segment.meta.base_offset)
+    segments = view.segments
+    if offset >= segments[-1].meta.base_offset:  # Most readers are near the end.
+        return len(segments) - 1
+    found = bisect_right(segments, offset, key=lambda segment: segment.meta.base_offset)
     return max(found - 1, 0)
 
 
