@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, topic: str | None, data: Path, as_json: bool) -> None:
-    """Check all batches, checksums, segments and indexes of a topic, or of all topics.
+    """Check all batches, checksums, segments, indexes and producers of a topic, or of all topics.
 
     Nothing is repaired. Exit code 1 if anything is wrong.
     """
