@@ -30,7 +30,7 @@ from firnmq.index.layout import (
 
 _log = EventLogger("engine")
 
-_QUICK_BYTES_MAX = 128 * 1024
+_QUICK_BYTES_MAX = 256 * 1024
 """What an event loop writes into the page cache by itself: it takes less time than to wake a
 worker and be woken by it."""
 

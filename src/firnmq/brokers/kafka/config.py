@@ -25,7 +25,7 @@ class KafkaConfig:
     cluster_id: str = "firn"
     frame_bytes_max: int = 100 * 1024 * 1024
     """A larger request closes the connection: its length is judged before memory is taken."""
-    requests_in_flight_max: int = 64
+    requests_in_flight_max: int = 1_000
     """Requests of one connection that wait or work; beyond it the socket is not read."""
     bytes_in_flight_max: int = 64 * 1024 * 1024
     """Bytes of one connection's unanswered requests; beyond it the socket is not read, so at most

@@ -37,6 +37,8 @@ _IDLE_BUFFER_BYTES = 4 * 1024
 """What every connection has; most requests fit."""
 _SMALL_BUFFER_BYTES = 64 * 1024
 """What a connection has that once filled the first one. Larger frames get a buffer of their own."""
+_BUSY_BUFFER_BYTES = 256 * 1024
+"""What a connection has that filled that one too: many small requests are then handled at once."""
 _STALL_S = 10.0
 """Seconds in which nothing came of a large frame, after which others may have its room."""
 _STEP_BYTES_PER_S_MIN = 64 * 1024
@@ -291,8 +293,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._hand_over()
 
     def _enlarge_small(self) -> None:
-        if len(self._small) < _SMALL_BUFFER_BYTES:
-            self._small = _enlarged(self._small, _SMALL_BUFFER_BYTES)
+        size = len(self._small)
+        if size < _BUSY_BUFFER_BYTES:
+            larger = _SMALL_BUFFER_BYTES if size < _SMALL_BUFFER_BYTES else _BUSY_BUFFER_BYTES
+            self._small = _enlarged(self._small, larger)
             self._small_view = memoryview(self._small)
 
     def _compact(self) -> None:

@@ -143,7 +143,7 @@ def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
         raise InvalidRecord("a transactional batch needs a producer and its epoch")
     data = _writable(batch)
     data[0:8] = _NO_OFFSET  # The client's own base offset means nothing here.
-    if not (is_indexed or config.compacts or config.expire_header is not None):
+    if config.expire_header is None and not (is_indexed or config.compacts):
         return PreparedBatch(data, header, None)
     plain: Buffer = unpacked(data) if _is_compressed(data) else data
     if config.compacts and _has_keyless(plain):

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from firnmq.adapter import EngineStorageAdapter, Topic
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import Part, RequestHeader, encode_response
-from firnmq.brokers.kafka.protocol.hot.produce_template import ProduceTemplate, correlation_id_of
+from firnmq.brokers.kafka.protocol.hot.produce_template import ProduceTemplate
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -64,18 +64,20 @@ class ProduceAnswer(Notice[Appended]):
         self,
         client: Client,
         template: ProduceTemplate,
-        frame: bytearray,
+        correlation_id: int,
         index: int,
+        size_bytes: int,
+        started_s: float,
         statistics: ApiStatistics,
     ) -> None:
         super().__init__(client.loop)
         self._client = client
         self._template = template
-        self._correlation_id = correlation_id_of(frame)
+        self._correlation_id = correlation_id
         self._index = index
         self._statistics = statistics
-        self._started_s = perf_counter()
-        self.size_bytes = len(frame)
+        self._started_s = started_s
+        self.size_bytes = size_bytes
         self.parts: list[Part] | None = None
         self.is_ready = False
         self.request: Append | None = None
@@ -153,10 +155,12 @@ class QuickProduce:
         matched = template.match(frame)
         if matched is None or self._storage.find(template.topic) is not topic:
             return None
-        index, records = matched
+        correlation_id, index, records = matched
         if not 0 <= index < topic.shard_count or _is_transactional(records):
             return None
-        answer = ProduceAnswer(client, template, frame, index, self._statistics)
+        answer = ProduceAnswer(
+            client, template, correlation_id, index, len(frame), perf_counter(), self._statistics
+        )
         try:
             request = driver.accept_raw(topic.shard_name(index), records, answer)
         except FirnError as error:

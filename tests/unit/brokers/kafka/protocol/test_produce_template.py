@@ -9,7 +9,7 @@ import pytest
 from firnmq.brokers.kafka.protocol import RequestHeader, decode_request, encode_response
 from firnmq.brokers.kafka.protocol.codec import encode_request
 from firnmq.brokers.kafka.protocol.errors import MalformedRequest
-from firnmq.brokers.kafka.protocol.hot.produce_template import ProduceTemplate, correlation_id_of
+from firnmq.brokers.kafka.protocol.hot.produce_template import ProduceTemplate
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -62,8 +62,7 @@ def test_what_matches_is_what_the_codec_reads(version: int) -> None:
         frame, *_ = frame_of(version, correlation_id=correlation_id, index=index, records=records)
         matched = template.match(frame)
         assert matched is not None
-        assert (matched[0], bytes(matched[1])) == (index, records)
-        assert correlation_id_of(frame) == correlation_id
+        assert (*matched[:2], bytes(matched[2])) == (correlation_id, index, records)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -138,12 +137,13 @@ def test_damaged_frames_never_match_anything_else(version: int) -> None:
         if matched is None:
             continue
         try:
-            _, request = decode_request(frame)
+            header, request = decode_request(frame)
         except MalformedRequest:
             pytest.fail("the codec refuses what has matched")
         assert isinstance(request, ProduceRequest)
+        assert header.correlation_id == matched[0]
         (partition,) = request.topic_data[0].partition_data
         assert (partition.index, bytes(partition.records or b"")) == (  # type: ignore[arg-type]
-            matched[0],
-            bytes(matched[1]),
+            matched[1],
+            bytes(matched[2]),
         )

@@ -75,14 +75,16 @@ class ProduceTemplate:
         template = cls(frame, index_at, header, request.acks, topic.name)
         # Unusual requests, such as those with tagged fields, are not what they were taken for.
         matched = template.match(frame)
-        is_plain = matched is not None and (matched[0], len(matched[1])) == (partition.index, size)
+        wanted = (header.correlation_id, partition.index, size)
+        is_plain = matched is not None and (*matched[:2], len(matched[2])) == wanted
         return template if is_plain else None
 
-    def match(self, frame: bytearray) -> tuple[int, memoryview] | None:
-        """The partition and the records, if everything else is as it was."""
+    def match(self, frame: bytearray) -> tuple[int, int, memoryview] | None:
+        """Correlation id, partition and records, if everything else is as it was."""
         if not (frame.startswith(self._head) and frame.startswith(self._body, _BODY)):
             return None
         at = self._index_at
+        view = memoryview(frame)
         try:
             if self.header.api_version < _COMPACT_FIRST:
                 index, size = _unpack_partition(frame, at)
@@ -91,7 +93,7 @@ class ProduceTemplate:
                     return None
             else:
                 (index,) = _unpack_int32(frame, at)
-                size, start = varint(memoryview(frame), at + 4)
+                size, start = varint(view, at + 4)
                 end = start + size - 1
                 if size == 0 or end + len(_COMPACT_END) != len(frame):
                     return None
@@ -99,7 +101,8 @@ class ProduceTemplate:
                     return None
         except GIVE_UP:
             return None
-        return index, memoryview(frame)[start:end]
+        (correlation_id,) = _unpack_int32(frame, _CORRELATION_ID)
+        return correlation_id, index, view[start:end]
 
     def response(
         self, correlation_id: int, index: int, base_offset: int, start_offset: int
@@ -110,11 +113,6 @@ class ProduceTemplate:
             *(self._frame_size, correlation_id, self._fields),
             *(index, 0, base_offset, _NO_APPEND_TIME, *start, self._tail),
         )
-
-
-def correlation_id_of(frame: bytearray) -> int:
-    (number,) = _unpack_int32(frame, _CORRELATION_ID)
-    return int(number)
 
 
 def _response_around(version: int, name: bytes) -> tuple[bytes, bytes]:
