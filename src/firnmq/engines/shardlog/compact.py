@@ -52,7 +52,9 @@ class CompactionPass:
     ) -> None:
         self._log = log
         self._config = log.spec.config
+        self._clock = log.backend.clock
         self._now_ms = now_ms
+        """When the pass began, which may be long ago."""
         self._keys_max = max(memory_bytes // NOTE_BYTES, 1)
         self._counts = counts
         self._newest: dict[bytes, int] = {}
@@ -163,7 +165,9 @@ class CompactionPass:
         meta = segment.meta
         if meta.is_compacted or meta.end_offset > reached:
             return
-        meta = meta.become_compacted(compacted_ms=self._now_ms, tombstone_count=tombstone_count)
+        meta = meta.become_compacted(
+            compacted_ms=self._clock.now_ms(), tombstone_count=tombstone_count
+        )
         self._switch([segment], Segment(meta, segment.bytes, segment.index))
 
     def _tombstones_if_all_stays(self, segment: Segment) -> Generator[int, None, int | None]:
@@ -220,7 +224,7 @@ class CompactionPass:
         compacted_ms = first.compacted_ms
         if len(group) > 1 or not first.is_compacted:
             # There may be more to go in what is not noted yet.
-            compacted_ms = self._now_ms if last.end_offset <= reached else -1
+            compacted_ms = self._clock.now_ms() if last.end_offset <= reached else -1
         return dataclasses.replace(
             target,
             end_offset=last.end_offset,
