@@ -157,12 +157,11 @@ def index_cost(run: Run) -> Measured:
     """What key and tag index add to appending 1,000 records with a key and a tag each.
 
     Keys are unique and ascend; there are ten tags. The difference of appends to two topics of one
-    store that differ only in their indexes: collecting terms, building entries, writing them to
-    RocksDB.
-    The topics do not sync, so that the disk's moods do not drown the difference, and the CPU time
-    of the whole process, RocksDB's background threads included, is recorded beside it; so is what
-    it takes where every record has a tag of its own, and where keys come in no order, which makes
-    RocksDB look for the place of each.
+    store that differ only in their indexes: collecting terms, building entries and writing them to
+    RocksDB. The topics do not sync, so that the disk's moods do not drown the difference, and the
+    CPU time of the whole process, RocksDB's background threads included, is recorded beside it; so
+    is what it takes where every record has a tag of its own, and where keys come in no order,
+    which makes RocksDB look for the place of each.
     """
     numbers = itertools.count()
     with firnmq.open(run.scratch()) as store:
