@@ -100,3 +100,16 @@ def test_a_reader_is_taken_past_what_has_expired(lab: Lab) -> None:
     assert (empty.base_offset, empty.last_offset, empty.record_count) == (0, 2, 0)
     shard.append(NewRecord(value=b"new"))
     assert shard.raw_offsets() == [3]
+
+
+def test_a_checkpoint_speaks_of_what_is_synced_only(own_lab: Lab) -> None:
+    shard = own_lab.shard({"durability": "os"})
+    shard.append(NewRecord(value=b"1"))
+    own_lab.engine.housekeep()
+    shard.append(NewRecord(value=b"2", expire_at_ms=own_lab.clock.now_ms() + 10))
+    assert own_lab.store.verifier.verify(shard.name).findings == ()
+    if own_lab.storage_type != "EngineMemory":
+        own_lab.crash()
+        own_lab.clock.advance(10)
+        assert shard.raw_offsets() == [0]
+        assert own_lab.store.verifier.verify(shard.name).findings == ()

@@ -206,7 +206,9 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(chosen=st.lists(fractions, min_size=1, max_size=5))
     def delete_by_offset(self, chosen: list[float]) -> None:
-        offsets = [self._offset(fraction) for fraction in chosen]
+        self._delete([self._offset(fraction) for fraction in chosen])
+
+    def _delete(self, offsets: list[int]) -> None:
         self.shard.delete(*offsets)
         self.model.delete(offsets)
 
@@ -284,6 +286,17 @@ class EngineMachine(RuleBasedStateMachine):
             are_many = kept_bytes is not None and after.length_bytes >= kept_bytes
             assert are_old or are_many, "retention dropped what it should have kept"
             self.model.start = after.start_offset
+
+    @precondition(lambda self: self.compacts)
+    @rule(drawn=st.lists(new_records(), min_size=1, max_size=4), is_deleted=st.booleans())
+    def compact(self, drawn: list, is_deleted: bool) -> None:
+        """Seals what there is, with something to compact in it, and lets compaction come by."""
+        records = self._records(drawn)
+        self._append(records * 2)
+        if is_deleted:
+            self._delete([self.model.end - 1])
+        self.shard.roll()
+        self.housekeep()
 
     def _compacted(self, start_before: int, after: ShardStatus) -> None:
         """The model does what compaction must have done after retention."""

@@ -296,7 +296,7 @@ class ShardLog:
                 max_timestamp=synced.max_timestamp,
                 records_since_point=synced.records_since_point,
                 indexed_upto=self.tail.next_offset,
-                first_expiry_ms=self.tail.builder.first_expiry_ms,
+                first_expiry_ms=synced.first_expiry_ms,
             )
         )
         self.producers.store_changes(index)
