@@ -2,7 +2,7 @@
 
 A range is mapped and the mapping is handed to the transport, so the only copy is the one that the
 kernel makes from the page cache into the socket. What a slow client has not taken yet stays in the
-file: it costs a mapping, not memory. Design note 3 says why it is not `sendfile`.
+file: it costs a mapping, not memory. Design note 5 says why it is not `sendfile`.
 """
 
 from __future__ import annotations
