@@ -358,7 +358,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 # Every frame begins with its size, so nothing has to be added up.
                 size = int.from_bytes(parts[0][:_LENGTH_BYTES], "big")  # type: ignore[index]
                 self._statistics.sent_bytes += _LENGTH_BYTES + size
-                self._transport.writelines(buffers_of(parts))
+                try:
+                    self._transport.writelines(buffers_of(parts))
+                except (OSError, ValueError) as error:  # The file was cut, or cannot be mapped.
+                    self.close(f"a part of a file cannot be sent: {error}")
         if self._closes_when_answered and not self._outgoing:
             self.close("authentication failed")
         self._resume_reading()
