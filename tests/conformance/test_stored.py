@@ -6,65 +6,15 @@ import random
 import pytest
 
 from firnmq.disk import FileRange
-from firnmq.engines import StoredPage
 from firnmq.engines.shardlog.raw import RANGE_BYTES_MIN
 from firnmq.errors import Corruption, OffsetOutOfRange, ShardNotFound
 from firnmq.record import NewRecord, decode, walk
 from tests.conformance.lab import EVERYTHING, Lab, Shard, numbered
+from tests.conformance.stored import checked, content, nowait, stored
 from tests.unit.engines.transactional import TransactionalProducer
 
 LARGE = 40_000
 """A record of this size makes a batch that is sent by range."""
-
-
-def nowait(
-    shard: Shard,
-    offset: int,
-    *,
-    max_bytes: int = EVERYTHING,
-    committed: bool = False,
-    ranges: bool = True,
-) -> StoredPage | None:
-    return shard.engine.read_stored_nowait(
-        shard.name, offset, max_bytes=max_bytes, committed=committed, ranges=ranges
-    )
-
-
-def checked(
-    shard: Shard,
-    offset: int,
-    *,
-    max_bytes: int = EVERYTHING,
-    committed: bool = False,
-    ranges: bool = True,
-) -> StoredPage:
-    return shard.engine.read_stored(
-        shard.name, offset, max_bytes=max_bytes, committed=committed, ranges=ranges
-    )
-
-
-def stored(
-    shard: Shard,
-    offset: int,
-    *,
-    max_bytes: int = EVERYTHING,
-    committed: bool = False,
-    ranges: bool = True,
-) -> StoredPage:
-    """As a broker reads: without waiting if possible."""
-    page = nowait(shard, offset, max_bytes=max_bytes, committed=committed, ranges=ranges)
-    if page is not None:
-        return page
-    return checked(shard, offset, max_bytes=max_bytes, committed=committed, ranges=ranges)
-
-
-def content(page: StoredPage) -> bytes:
-    return b"".join(
-        os.pread(part.fd, part.size_bytes, part.position)
-        if isinstance(part, FileRange)
-        else bytes(part)
-        for part in page.contents
-    )
 
 
 def everything(shard: Shard, max_bytes: int, *, ranges: bool) -> bytes:

@@ -16,8 +16,9 @@ from firnmq.engines import AdapterOffsetStrategy
 from firnmq.engines.retention import expired_end
 from firnmq.engines.segments import Medium, SegmentState
 from firnmq.errors import InvalidArgument, KeyNotFound, OffsetOutOfRange
-from firnmq.record import NewRecord, Record, encode
+from firnmq.record import NewRecord, Record, decode, encode
 from tests.conformance.lab import Lab, Shard
+from tests.conformance.stored import content, stored
 from tests.properties.engines.model import Model, Stored
 
 RECORD_OVERHEAD_BYTES_MAX = 100
@@ -162,6 +163,23 @@ class EngineMachine(RuleBasedStateMachine):
         assert page.next_offset > offset or offset == self.model.end
         live = {each.offset for each in wanted if each.offset < page.next_offset}
         assert live <= set(below) <= live | self._expired_themselves()
+
+    @rule(fraction=fractions, max_bytes=limits, ranges=st.booleans())
+    def read_stored(self, fraction: float, max_bytes: int, ranges: bool) -> None:
+        """As a broker reads: the same batches, whichever way they are found."""
+        offset = self._offset(fraction)
+        page = stored(self.shard, offset, max_bytes=max_bytes, ranges=ranges)
+        data = content(page)
+        found = {r.offset for r in decode([data]).records()} if data else set()
+        wanted = {each.offset for each in self.model.live(self.now) if each.offset >= offset}
+        assert bool(found) >= bool(wanted), "at least one record if there is one"
+        assert page.next_offset > offset or offset == self.model.end
+        live = {each for each in wanted if each < page.next_offset}
+        assert (
+            live
+            <= {each for each in found if each >= offset}
+            <= (live | self._expired_themselves())
+        )
 
     def _expired_themselves(self) -> set[int]:
         """Raw batches are given as they are stored, so a record's own expiry may not show."""
