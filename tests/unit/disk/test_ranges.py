@@ -9,7 +9,7 @@ import pytest
 
 from firnmq.disk import FileCache, FileRange
 from firnmq.disk import ranges as ranges_module
-from firnmq.disk.ranges import is_cached
+from firnmq.disk.ranges import is_cached, mappings_left
 
 SIZE = 3 * 4096 + 17
 CONTENT = bytes(number % 251 for number in range(SIZE))
@@ -59,10 +59,26 @@ def test_a_range_keeps_its_file_although_others_come_and_it_is_removed(
     assert view == CONTENT[10:15]
 
 
+def test_mappings_are_counted_until_they_are_gone(cache: FileCache, tmp_path: Path) -> None:
+    gc.collect()
+    part = cache.range_at(made(cache, tmp_path / "f"), 0, 10)
+    before = mappings_left()
+    views = [part.mapped()[2:5] for _ in range(3)]
+    assert mappings_left() == before - 3
+    del views[0]
+    assert mappings_left() == before - 2
+    views.clear()
+    assert mappings_left() == before
+
+
 def test_a_mapping_beyond_the_end_is_refused(cache: FileCache, tmp_path: Path) -> None:
     part = cache.range_at(made(cache, tmp_path / "f"), SIZE - 5, 9)
+    before = mappings_left()
     with pytest.raises(ValueError, match="greater than file size"):
         part.mapped()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        FileRange(fd=-7, position=0, size_bytes=3).mapped()
+    assert mappings_left() == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tell")

@@ -19,6 +19,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.config import TopicConfig
 from firnmq.disk import FileRange
+from firnmq.disk import ranges as ranges_module
 from firnmq.record import NewRecord, encode
 from firnmq.server import LocalStore
 
@@ -208,3 +209,27 @@ async def test_a_flipped_bit_is_an_error_and_not_data(scene: Scene) -> None:
     (bad,) = await scene.fetch((0, 1))
     assert bad.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not bad.records
+
+
+async def test_what_is_copied_is_limited_whatever_the_client_asks_for(scene: Scene) -> None:
+    value = b"v" * 1_000_000
+    for partition in range(3):
+        for _ in range(5):
+            await scene.produce(partition, value)
+    wanted = ((0, 0), (1, 0), (2, 0))
+    by_range = sizes(await scene.fetch(*wanted, partition_max_bytes=10**7))
+    assert by_range == [by_range[0]] * 3
+    assert by_range[0] > 5 * len(value)
+    copied = sizes(await scene.fetch(*wanted, partition_max_bytes=10**7, takes_ranges=False))
+    assert len(value) < sum(copied) < 10 * len(value)
+    assert copied[0] > 0
+
+
+async def test_where_too_much_is_mapped_it_is_copied(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.produce(0, b"v" * VALUE_BYTES)
+    monkeypatch.setattr(ranges_module, "MAPPINGS_MAX", 0)
+    (found,) = await scene.fetch((0, 0))
+    assert sizes([found])[0] > VALUE_BYTES
+    assert not isinstance(found.records[0], FileRange)  # type: ignore[index]
