@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any, Self
 
 _CACHESTAT = 451
 """The system call's number, the same on every architecture; since Linux 6.5."""
@@ -19,6 +20,33 @@ _POPULATE: int = getattr(mmap, "MAP_POPULATE", 0)
 _ATTEMPTS = 3
 """A page that the kernel is moving to another place in memory is not counted for that moment."""
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+
+MAPPINGS_MAX = 256
+"""Ranges that are mapped at the same time. Each has a descriptor, and slow clients keep theirs."""
+
+
+class _Mapping(mmap.mmap):
+    """Counts those that there are. The interpreter's lock guards the number."""
+
+    count = 0
+    is_made = False
+    """One that the system refused is destroyed as well, but was never counted."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        mapping = super().__new__(cls, *args, **options)
+        mapping.is_made = True
+        _Mapping.count += 1
+        return mapping
+
+    def __del__(self) -> None:
+        if self.is_made:
+            _Mapping.count -= 1
+
+
+def mappings_left() -> int:
+    """How many more ranges may be mapped now; others should be read."""
+    return max(MAPPINGS_MAX - _Mapping.count, 0)
 
 
 class HeldFile:
@@ -55,7 +83,7 @@ class FileRange:
         """The bytes as memory, for a system call alone: if the file is cut, looking at them kills
         the process. They stay there, and the file open, for as long as the view does."""
         before = self.position % mmap.ALLOCATIONGRANULARITY
-        mapping = mmap.mmap(
+        mapping = _Mapping(
             self.fd,
             before + self.size_bytes,
             flags=mmap.MAP_SHARED | _POPULATE,

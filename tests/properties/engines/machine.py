@@ -17,8 +17,9 @@ from firnmq.engines.retention import expired_end
 from firnmq.engines.segments import Medium, SegmentState
 from firnmq.engines.shardlog.compact import NOTE_BYTES
 from firnmq.errors import InvalidArgument, KeyNotFound, OffsetOutOfRange
-from firnmq.record import NewRecord, Record, encode
+from firnmq.record import NewRecord, Record, decode, encode
 from tests.conformance.lab import Lab, Shard
+from tests.conformance.stored import content, stored
 from tests.properties.engines.model import Model, Stored
 
 RECORD_OVERHEAD_BYTES_MAX = 100
@@ -174,6 +175,19 @@ class EngineMachine(RuleBasedStateMachine):
         assert bool(found) >= bool(wanted), "at least one record if there is one"
         assert page.next_offset > offset or offset == self.model.end
         assert below == [each.offset for each in wanted if each.offset < page.next_offset]
+
+    @rule(fraction=fractions, max_bytes=limits, ranges=st.booleans())
+    def read_stored(self, fraction: float, max_bytes: int, ranges: bool) -> None:
+        """As a broker reads: the same batches, whichever way they are found."""
+        offset = self._offset(fraction)
+        page = stored(self.shard, offset, max_bytes=max_bytes, ranges=ranges)
+        data = content(page)
+        found = {r.offset for r in decode([data]).records()} if data else set()
+        wanted = {each.offset for each in self.model.live(self.now) if each.offset >= offset}
+        assert bool(found) >= bool(wanted), "at least one record if there is one"
+        assert page.next_offset > offset or offset == self.model.end
+        live = {each for each in wanted if each < page.next_offset}
+        assert {each for each in found if each >= offset} == live
 
     @rule(key=keys)
     def read_by_key(self, key: bytes) -> None:

@@ -466,11 +466,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 parts += answer.parts
         if parts and self._transport is not None and not self._transport.is_closing():
             self._statistics.sent_bytes += sent_bytes
-            buffers = buffers_of(parts)  # Mappings are larger than what is copied here.
-            if sent_bytes <= _JOINED_BYTES_MAX:
-                self._transport.write(b"".join(buffers))
-            else:
-                self._transport.writelines(buffers)
+            self._write(self._transport, parts, sent_bytes)
         self._held_bytes -= answered_bytes
         self._budget.give_back(answered_bytes)
         if not outgoing:
@@ -480,6 +476,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._closes_when_answered:
                 self.close("authentication failed")
         self._resume_reading()
+
+    def _write(self, transport: asyncio.Transport, parts: list[Part], size: int) -> None:
+        try:
+            buffers = buffers_of(parts)
+        except (OSError, ValueError) as error:  # The file was cut, or cannot be mapped.
+            self.close(f"a part of a file cannot be sent: {error}")
+            return
+        if size <= _JOINED_BYTES_MAX:  # No range is so small.
+            transport.write(b"".join(buffers))
+        else:
+            transport.writelines(buffers)
 
     def _resume_reading(self) -> None:
         if not self._is_paused or self._waits_for_room or self._is_stopping:

@@ -8,6 +8,8 @@ notes what it found for the next reader.
 
 from __future__ import annotations
 
+import math
+
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import RawPage, StoredPage
@@ -161,9 +163,20 @@ class RawReader(LogReader):
         scan = SegmentScan(
             segment, self._point(segment, offset), length_of(view, segment), verify=True
         )
-        taken = _Taken(offset, end_offset, max_bytes)
+        gives_range = is_file and ranges
+        taken = _Taken(
+            offset, end_offset, max_bytes, pieces_max=RANGE_BYTES_MIN if gives_range else math.inf
+        )
         size = min(max_bytes, CHUNK_BYTES)
-        while not taken.is_full and (runs := scan.read(size)):
+        while not taken.is_full:
+            try:
+                runs = scan.read(size)
+            except Corruption:
+                if taken.size:
+                    break  # What is good before it can be used; the next read meets it first.
+                raise
+            if not runs:
+                break
             borders = []
             for run in runs:
                 entries = run.entries
@@ -178,7 +191,7 @@ class RawReader(LogReader):
             if taken.size and scan.next_batch_bytes > max_bytes - taken.size:
                 break
         contents: tuple[Buffer | FileRange, ...] = tuple(taken.pieces)
-        if is_file and ranges and taken.size >= RANGE_BYTES_MIN:
+        if gives_range and taken.size >= RANGE_BYTES_MIN:
             contents = (segment.bytes.range_at(taken.position, taken.size),)
         if taken.size:
             self._note_next(segment, Point(taken.next_offset, taken.position + taken.size))
@@ -191,11 +204,15 @@ class RawReader(LogReader):
 
 
 class _Taken:
-    """Batches picked from those that a scan comes by: up to the limits, but at least one."""
+    """Batches picked from those that a scan comes by: up to the limits, but at least one.
+
+    Their bytes are kept as long as there are fewer than `pieces_max`.
+    """
 
     __slots__ = (
         "_end_offset",
         "_max_bytes",
+        "_pieces_max",
         "is_full",
         "next_offset",
         "pieces",
@@ -203,7 +220,8 @@ class _Taken:
         "size",
     )
 
-    def __init__(self, offset: int, end_offset: int, max_bytes: int) -> None:
+    def __init__(self, offset: int, end_offset: int, max_bytes: int, pieces_max: float) -> None:
+        self._pieces_max = pieces_max
         self._end_offset = end_offset
         self._max_bytes = max_bytes
         self.next_offset = offset
@@ -222,8 +240,11 @@ class _Taken:
             return
         if not self.size:
             self.position = position
-        self.pieces.append(batch)
         self.size += entry.size
+        if self.size < self._pieces_max:
+            self.pieces.append(batch)
+        else:
+            self.pieces.clear()
         self.next_offset = entry.last_offset + 1
         self.is_full = self.size >= self._max_bytes
 

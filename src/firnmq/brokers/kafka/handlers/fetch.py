@@ -18,12 +18,15 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.disk import FileRange
+from firnmq.disk.ranges import mappings_left
 from firnmq.engines import StoredPage
 from firnmq.errors import FirnError, OffsetOutOfRange
 
 _WAIT_MS_MAX = 30_000
 _RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 """However much a client asks for, one response is no larger, but for one whole batch."""
+_COPIED_BYTES_MAX = 8 * 1024 * 1024
+"""What is not sent from the file is in memory until a slow client has taken it."""
 _RANGES_MAX = 64
 """File ranges in one response, each of which keeps a descriptor until it is sent."""
 
@@ -61,7 +64,8 @@ class _Look:
             (topic.topic, wanted) for topic in request.topics for wanted in topic.partitions
         ]
         self._request = request
-        self._ranges_left = _RANGES_MAX if takes_ranges else 0
+        self._ranges_left = min(_RANGES_MAX, mappings_left()) if takes_ranges else 0
+        self._copied_bytes = 0
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._room = min(request.max_bytes, _RESPONSE_BYTES_MAX)
         self._found: list[PartitionData] = []
@@ -107,10 +111,12 @@ class _Look:
         offset = wanted.fetch_offset
         room = self._room - self.total_bytes
         # The first batch goes out whatever its size: the client could not go on without it.
-        limit = min(wanted.partition_max_bytes, room) if room > 0 else 0
+        ranges = self._ranges_left > 0
+        if not ranges:
+            room = min(room, _COPIED_BYTES_MAX - self._copied_bytes)
+        limit = min(wanted.partition_max_bytes, room)
         if limit <= 0 and self.total_bytes == 0:
             limit = 1
-        ranges = self._ranges_left > 0
         try:
             _, driver, shard = self._storage.partition(name, wanted.partition)
             page = driver.read_stored_nowait(
@@ -127,8 +133,12 @@ class _Look:
             self._found.append(_failed(wanted, error))
             return None
         for content in page.contents:
-            self.total_bytes += len(content)
-            self._ranges_left -= isinstance(content, FileRange)
+            size = len(content)
+            self.total_bytes += size
+            if isinstance(content, FileRange):
+                self._ranges_left -= 1
+            else:
+                self._copied_bytes += size
         self._found.append(_found(wanted, page, is_committed=self._is_committed))
         return None
 
