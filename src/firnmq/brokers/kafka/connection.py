@@ -137,6 +137,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._arrived = asyncio.Event()
         self._outgoing: deque[Answer] = deque()
         self._flush_is_due = False
+        self._is_receiving = False
         self._all_answered: asyncio.Future[None] | None = None
         """Made for whoever waits until `_outgoing` is empty."""
         self._held_bytes = 0
@@ -200,6 +201,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._small_view[self._end :]
 
     def buffer_updated(self, count: int) -> None:
+        self._is_receiving = True
+        try:
+            self._received(count)
+        finally:
+            self._is_receiving = False
+            if self._flush_is_due:
+                self._flush()
+
+    def _received(self, count: int) -> None:
         self._statistics.received_bytes += count
         if self._large is not None:
             self._large_filled += count
@@ -448,7 +458,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Sends answers soon: those that become ready together are written together."""
         if not self._flush_is_due:
             self._flush_is_due = True
-            self.loop.call_soon(self._flush)
+            if not self._is_receiving:  # Else it is done once everything received was handled.
+                self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Writes answers that are ready, from the oldest on."""

@@ -79,13 +79,13 @@ class LogTurnHandler:
         for log in staged:
             log.publish()
             self._note_unsynced(log)
-            log.wake_watchers(settlement)
             for request in by_log[log]:
                 if request.refusal is not None:
                     settlement.fail(request.ticket, request.refusal)
                     continue
                 assert request.appended is not None
                 settlement.resolve(request.ticket, request.appended)
+            log.wake_watchers(settlement)  # Last: whoever appended need not wait for readers.
 
     def _note_unsynced(self, log: ShardLog) -> None:
         config = log.spec.config
