@@ -14,8 +14,10 @@ from firnmq.config import StoreConfig, TopicConfig
 from firnmq.engines import AdapterOffsetStrategy
 from firnmq.engines.segments import Medium
 from firnmq.errors import InvalidRecord, KeyNotFound, KeyRequired
-from firnmq.record import Compression, NewRecord, encode, parse_header, walk
+from firnmq.record import Compression, NewRecord, decode, encode, parse_header, walk
 from tests.conformance.lab import EVERYTHING, Lab, Shard
+from tests.conformance.stored import content as content_of
+from tests.conformance.stored import stored
 from tests.unit.engines.transactional import TransactionalProducer, aborted, committed
 
 DAY_MS = 24 * 3600 * 1000
@@ -52,7 +54,9 @@ def compact(shard: Shard, *, roll: bool = True) -> None:
 def content(shard: Shard) -> list[tuple[int, str, str | None]]:
     """Offset, key and value of every record; the same however it is read."""
     records = shard.records()
-    assert [record.offset for record in shard.raw_records()] == [each.offset for each in records]
+    offsets = [each.offset for each in records]
+    assert [record.offset for record in shard.raw_records()] == offsets
+    assert _offsets_for_a_client(shard) == offsets
     return [
         (
             record.offset,
@@ -61,6 +65,18 @@ def content(shard: Shard) -> list[tuple[int, str, str | None]]:
         )
         for record in records
     ]
+
+
+def _offsets_for_a_client(shard: Shard) -> list[int]:
+    """Of the records that one gets who goes on from page to page, as a broker reads them."""
+    at, found = shard.start, []
+    while at < shard.end:
+        page = stored(shard, at, max_bytes=300)
+        assert page.next_offset > at
+        data = content_of(page)
+        found += [each.offset for each in decode([data]).records() if each.offset >= at]
+        at = page.next_offset
+    return found
 
 
 def batches(shard: Shard, offset: int | None = None) -> list[bytes]:
@@ -238,6 +254,22 @@ def test_keyless_records_from_before_go(lab: Lab) -> None:
 
 
 # Tombstones --------------------------------------------------------------------------------------
+
+
+def test_readers_get_past_a_segment_of_which_nothing_is_left(lab: Lab) -> None:
+    shard = compacted(lab, delete_retention_ms=1_000)
+    write(shard, ("a", "1"), ("b", "1"))
+    write(shard, ("a", None), ("b", None))
+    shard.roll()
+    write(shard, ("c", "1"))
+    for _ in range(4):
+        lab.clock.advance(2_000)
+        compact(shard, roll=False)
+    assert shard.status.segments[0].length == 0
+    assert content(shard) == [(4, "c", "1")]
+    for offset in range(5):
+        assert [each.offset for each in shard.read(offset)] == [4]
+        assert stored(shard, offset).next_offset == 5
 
 
 def test_tombstones_stay_for_a_while_and_then_go(lab: Lab) -> None:

@@ -8,6 +8,7 @@ from firnmq.errors import InvalidArgument
 from firnmq.index import NEVER_MS
 from firnmq.record import Compression, NewRecord, encode, parse_header
 from tests.conformance.lab import EVERYTHING, Lab, Shard
+from tests.conformance.stored import content, stored
 
 EXPIRING = ("expire-at", b"1700000005000")
 
@@ -22,6 +23,8 @@ def batch(lab: Lab, *headers: tuple[str, bytes] | None, codec: Compression) -> b
 
 def raw(shard: Shard) -> list[bytes]:
     page = shard.engine.read_batches(shard.name, shard.start, max_bytes=EVERYTHING)
+    for _ in range(2):  # However a broker comes by them.
+        assert content(stored(shard, shard.start)) == b"".join(map(bytes, page.batches))
     return [bytes(piece) for piece in page.batches]
 
 

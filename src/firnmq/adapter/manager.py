@@ -213,10 +213,23 @@ class StorageDriverManager:
                     "shards", f"must be {least:,} to {SHARDS_MAX:,}, not {shard_count}"
                 )
             new = [topic.shard_name(seq) for seq in range(topic.shard_count, shard_count)]
-            await self._make_shards(topic, driver, new)
+            await self._make_more_shards(topic, driver, new)
             return await call_blocking(
                 None, partial(self.catalog.update, name, shard_count=shard_count)
             )
+
+    async def _make_more_shards(
+        self, topic: Topic, driver: StorageAdapter, new: Sequence[str]
+    ) -> None:
+        """Makes shards that the topic does not count yet; leaves none if one fails."""
+        try:
+            await self._make_shards(topic, driver, new)
+        except FirnError as error:
+            if isinstance(driver, EngineStorageAdapter):
+                await driver.delete_shards(new)
+            if not isinstance(error, AlreadyExists):
+                raise
+            await self._make_shards(topic, driver, new)  # An attempt that failed had left them.
 
     async def reconfigure_topic(self, name: str, config: TopicConfig) -> Topic:
         """Gives a topic other options: one change, which its shards follow."""

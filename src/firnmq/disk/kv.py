@@ -266,6 +266,11 @@ class KeyValueStore:
             except Exception as error:  # rocksdict raises plain Exception for every failure.
                 raise self._typed(error) from error
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the next write opens the database anew, which takes its time."""
+        return self._failure is not None
+
     def _typed(self, error: Exception) -> FirnError:
         if "corruption" in str(error).lower():
             return Corruption(str(error), where=str(self._path))

@@ -59,6 +59,11 @@ class DurableBackend:
         self.state = state
         self.clock = clock
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the next write has to repair something first."""
+        return self._kv.has_failed
+
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
         return self._layouts[spec.config.storage_type].open_bytes(spec, meta)
 
@@ -152,8 +157,10 @@ class DurableKeeper:
     def hand_over(self, requests: list[Append]) -> None:
         """What is quick is carried out at once if the worker has nothing to do."""
         total_bytes = sum(request.size_bytes for request in requests)
-        is_quick = total_bytes <= _QUICK_BYTES_MAX and all(
-            log.is_quick(total_bytes) for log in {request.log for request in requests}
+        is_quick = (
+            total_bytes <= _QUICK_BYTES_MAX
+            and not self._backend.has_failed
+            and all(log.is_quick(total_bytes) for log in {request.log for request in requests})
         )
         self._pool.hand_over(
             [(request.log.spec.uid, request) for request in requests],

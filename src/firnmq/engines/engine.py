@@ -290,7 +290,7 @@ class LogEngine:
         log = self._logs.get(shard)
         if log is None or log.cut_count % 2 or self._is_closed:
             return None
-        reader = RawReader(log, 0)
+        reader = RawReader(log, self._clock.now_ms())
         return reader.nowait(offset, max_bytes, committed=committed, ranges=ranges)
 
     def read_stored(

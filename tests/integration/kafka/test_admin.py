@@ -289,7 +289,7 @@ def test_kafka_python_admin(node: NodeProcess, new_name: NewName) -> None:
     where = kafka.TopicPartition(name, 1)
     admin = kafka.admin.KafkaAdminClient(bootstrap_servers=node.address)
     try:
-        configs = {"storage.type": "EngineRocksDB", "expire.header": "none"}
+        configs = {"storage.type": "EngineRocksDB", "expire.header": "best-before"}
         made = {"num_partitions": 2, "configs": configs}
         admin.create_topics({name: made})
         with pytest.raises(kafka.errors.TopicAlreadyExistsError):

@@ -165,7 +165,13 @@ def test_no_client_is_given_an_expired_record(
     indexed: bool,
 ) -> None:
     flag = str(indexed).lower()
-    topic = make_topic(node, storage_type=storage_type, index_key=flag, index_tag=flag)
+    topic = make_topic(
+        node,
+        storage_type=storage_type,
+        index_key=flag,
+        index_tag=flag,
+        expire_header="expire-at",
+    )
     expiries = [None, b"1000", FAR_FUTURE_MS, b"1000", b"no number", b"1000"]
     rows = [
         Row(

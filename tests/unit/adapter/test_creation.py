@@ -12,7 +12,7 @@ from firnmq.adapter import Topic
 from firnmq.config import TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.errors import AlreadyExists, CreationTimedOut, StorageFailed, TopicNotFound
-from firnmq.meta import MetaShards
+from firnmq.meta import CacheBehind, MetaShards
 from firnmq.meta.records import SEGMENTS, SHARDS, TOPICS
 from firnmq.record import NewRecord
 from firnmq.server import LocalStore
@@ -217,3 +217,29 @@ def test_other_options_are_one_transaction_and_survive(tmp_path: Path) -> None:
     assert store.catalog.get("t").config == config
     assert {spec.config for spec in store.state.shards()} == {config}
     store.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_growth_that_failed_can_be_repeated(
+    store: LocalStore, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(store, engine)
+
+    def be_late(revision: int, timeout_s: float) -> None:
+        raise CacheBehind(revision - 1, revision, timeout_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.cache, "wait_for_revision", be_late)
+        with pytest.raises(CacheBehind):
+            run_blocking(store.manager.grow_topic("t", 5))
+    assert len(store.state.shards()) == 3, "nothing is left of it"
+    grown = run_blocking(store.manager.grow_topic("t", 5))
+    assert (grown.shard_count, len(store.state.shards())) == (5, 5)
+
+
+def test_shards_that_a_failed_growth_left_are_made_anew(store: LocalStore) -> None:
+    topic = create(store)
+    left = [topic.shard_name(seq) for seq in (3, 4)]
+    store.engines["EngineSegment"].create_shards(left, topic.config, topic.topic_id)
+    assert run_blocking(store.manager.grow_topic("t", 5)).shard_count == 5
+    assert len(store.state.shards()) == 5

@@ -118,15 +118,18 @@ class FrameRoom:
     def is_whole(self) -> bool:
         return self.size_bytes == self._length
 
-    def take_step(self, granted: Callable[[], None]) -> bool:
-        """Whether there is room for more bytes now; if not, `granted` is called once there is."""
+    def take_step(self, granted: Callable[[], None], received: int = 0) -> bool:
+        """Whether there is room for more bytes now; if not, `granted` is called once there is.
+
+        The first step has room for what was received already, and for more.
+        """
         assert not self.is_whole
         if self.size_bytes:
             step = min(self.size_bytes, self._length - self.size_bytes)
             take = self._budget.grow_or_wait
         else:
             step = STEP_BYTES_MAX if self._budget.has_plenty else STEP_BYTES_MIN
-            step = min(step, self._length)
+            step = min(max(step, received + STEP_BYTES_MIN), self._length)
             take = self._budget.take_or_wait
 
         def note() -> None:

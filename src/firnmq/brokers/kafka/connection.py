@@ -248,7 +248,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 continue
             if length + _LENGTH_BYTES > _SMALL_BUFFER_BYTES:
                 self._large_room = FrameRoom(self._budget, length)
-                self._take_room(self._begin_large)
+                self._take_room(self._begin_large, self._end - body)
                 return
             if length + _LENGTH_BYTES > len(self._small):
                 self._enlarge_small()
@@ -261,10 +261,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # A mechanism's own message has no header and may even be empty.
         return self.sasl is not None and self.sasl.takes_raw_tokens
 
-    def _take_room(self, go_on: Callable[[], None]) -> None:
+    def _take_room(self, go_on: Callable[[], None], received: int = 0) -> None:
         """Goes on once the budget has room for more of the large frame; reads nothing before."""
         assert self._large_room is not None
-        if self._large_room.take_step(go_on):
+        if self._large_room.take_step(go_on, received):
             go_on()
         else:
             self._waits_for_room = True
@@ -276,7 +276,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._waits_for_room = False
         body = self._start + _LENGTH_BYTES
         length = int.from_bytes(self._small[self._start : body], "big")
-        # At least 64 KiB, or all of it, which is no less than what has come already.
+        # More than what has come already: nothing is read while waiting for room.
         self._large = self._buffers.take(self._large_room.size_bytes)
         self._large_length = length
         self._large_filled = self._end - body

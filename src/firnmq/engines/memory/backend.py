@@ -20,7 +20,7 @@ from firnmq.engines.segments import (
     SegmentMeta,
 )
 from firnmq.engines.shardlog import ShardLog
-from firnmq.engines.shardlog.log import LogState
+from firnmq.engines.shardlog.backend import LogState
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex

@@ -1,7 +1,8 @@
 """A shard's log: the chain of segments that all engines share, whatever the bytes are kept in."""
 
 from firnmq.engines.shardlog.append import Append, PreparedBatch, prepare_batch, prepare_records
-from firnmq.engines.shardlog.log import Backend, ShardLog
+from firnmq.engines.shardlog.backend import Backend
+from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.raw import RawReader
 from firnmq.engines.shardlog.read import LogReader
 from firnmq.engines.shardlog.recovery import forget_deletions_beyond_end, open_log, truncate_log

@@ -8,28 +8,20 @@ as a whole when something new is durable and indexed, and never shows more than 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from firnmq.clock import Clock
 from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.segments import (
-    Rows,
-    Segment,
-    SegmentBytes,
-    SegmentCopy,
-    SegmentMeta,
-    SegmentState,
-)
+from firnmq.engines.segments import Rows, Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog.append import (
     BATCH_RECORDS_MAX,
     Append,
     PreparedBatch,
     merge_records,
 )
+from firnmq.engines.shardlog.backend import Backend, TurnIndex
 from firnmq.engines.shardlog.known import KnownBytes
 from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
 from firnmq.engines.state import ShardSpec
@@ -42,94 +34,14 @@ from firnmq.errors import (
     StorageFailed,
     storage_failure,
 )
-from firnmq.index import NEVER_MS, Checkpoint, IndexBuilder, IndexSink, Point, SegmentIndex
+from firnmq.index import NEVER_MS, Checkpoint, IndexBuilder, Point
 from firnmq.record import NewRecord, chain_batch_crc, crc32c, patch_base
 
 _KEEP_LOCK = 0
 """Tells crc32c not to let go of the interpreter's lock: a batch takes microseconds, and to get
 the lock back the worker would wait behind every caller that is preparing a request."""
-
-
 _CHAINED_BYTES_MIN = 4096
 """From this size on, a batch's own CRC is worked into the segment's faster than its bytes are."""
-
-
-class TurnIndex(IndexSink, Protocol):
-    """An index sink that also takes the checkpoint, and gives what it gathered."""
-
-    @property
-    def entries(self) -> list[tuple[bytes, bytes]]: ...
-
-    def set_checkpoint(self, checkpoint: Checkpoint) -> None: ...
-
-    def set_producer(self, producer_id: int, packed: bytes) -> None: ...
-
-    def set_aborted(self, last_offset: int, packed: bytes) -> None: ...
-
-
-class LogState(Protocol):
-    """Durable facts a log changes. ShardState is the one on disk."""
-
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None: ...
-
-    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
-
-    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None: ...
-
-    def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
-
-    def add_holes(self, uid: int, offsets: list[int]) -> None: ...
-
-    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
-
-    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
-
-
-class Backend(Protocol):
-    """What differs between engines: where bytes and indexes are, and what commits them."""
-
-    def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
-
-    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex: ...
-
-    def turn_index(self, spec: ShardSpec, segment: Segment) -> TurnIndex: ...
-
-    def commit(self, logs: list[ShardLog]) -> None:
-        """Writes the staged rows and index entries of the logs; durable where they ask for it."""
-
-    def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
-        """Writes index entries by themselves, unsynced."""
-
-    def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
-        """Removes a segment's bytes and index entries."""
-
-    def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
-        """A sealed segment to be written anew, where nothing is or what is left from an
-        interrupted attempt."""
-
-    def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
-        """The active segment with its index emptied, durably."""
-
-    def load_producers(self, spec: ShardSpec) -> ProducerStates:
-        """What was kept of the shard's producers."""
-
-    def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
-        """Removes what is kept of aborted transactions with markers in [start, end)."""
-
-    def forget_producers(self, spec: ShardSpec, producer_ids: list[int]) -> None:
-        """Removes what is kept of producers; unsynced, as a crash may bring them back."""
-
-    @property
-    def state(self) -> LogState: ...
-
-    @property
-    def clock(self) -> Clock: ...
 
 
 class View(NamedTuple):

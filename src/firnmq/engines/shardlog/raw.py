@@ -89,7 +89,10 @@ class RawReader(LogReader):
             if offset >= end_offset or max_bytes <= 0:
                 return _page(view, (), offset, offset, committed)
             segment = view.segments[segment_number(view, offset)]
-            if self._is_filtered(view, segment) or segment.bytes.is_memory:
+            is_empty = (
+                length_of(view, segment) == 0
+            )  # Compaction has left nothing, not even a file.
+            if is_empty or segment.bytes.is_memory or self._is_filtered(view, segment):
                 return _stored(self._raw(view, offset, max_bytes, committed))
             page = self._checked(view, segment, offset, end_offset, max_bytes, committed, ranges)
             if page.contents:

@@ -8,7 +8,8 @@ import time
 from firnmq.config import Durability
 from firnmq.disk import Settlement, Turn
 from firnmq.engines.shardlog.append import Append
-from firnmq.engines.shardlog.log import STORAGE_ERRORS, Backend, ShardLog
+from firnmq.engines.shardlog.backend import Backend
+from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
 
 
 class LogTurnHandler:

@@ -110,6 +110,7 @@ class Stage:
         rest = memoryview(data)
         while rest:
             buffer = self.connection.get_buffer(-1)
+            assert buffer, "the transport needs room"
             count = min(len(buffer), len(rest))
             buffer[:count] = rest[:count]
             self.connection.buffer_updated(count)
@@ -348,3 +349,26 @@ def test_a_client_with_too_much_in_flight_is_not_read(tmp_path: Path) -> None:
         assert not stage.connection._is_paused
 
     on_stage(tmp_path, act, requests_in_flight_max=4)
+
+
+def test_large_requests_among_small_ones_while_others_hold_much(tmp_path: Path) -> None:
+    """A large one begins in a buffer that holds more of it than it is first given room for."""
+
+    async def act(stage: Stage) -> None:
+        await stage.create()
+        large = batch_of(bytes(900_000))
+        stage.node.broker.budget.take(40_000_000)  # Others', more than half of all.
+        for number in range(6):
+            stage.feed(
+                b"".join(
+                    stage.produce(10 * number + at, batch_of(b"x" * 60_000)) for at in range(6)
+                )
+                + stage.produce(10 * number + 6, large)
+            )
+            answers = await stage.answers(7)
+            assert [outcome(message)[0] for _, message in answers] == [0] * 7
+        assert not stage.transport.is_closed
+        assert len(await values_of(stage)) == 42
+        assert stage.node.broker.budget.used_bytes == 40_000_000
+
+    on_stage(tmp_path, act, total_bytes_in_flight_max=64_000_000)

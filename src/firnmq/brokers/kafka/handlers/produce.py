@@ -86,12 +86,12 @@ class ProduceHandler:
     ) -> ProduceResponse:
         topics = []
         for name, partitions in begun:
-            answers = [await self._answer(index, outcome) for index, outcome in partitions]
+            answers = [await self._answer(name, index, outcome) for index, outcome in partitions]
             topics.append(TopicProduceResponse(name=name, partition_responses=answers))
         return ProduceResponse(responses=topics)
 
     async def _answer(
-        self, index: int, outcome: Awaitable[Appended] | FirnError | ErrorCode
+        self, name: str, index: int, outcome: Awaitable[Appended] | FirnError | ErrorCode
     ) -> PartitionProduceResponse:
         if isinstance(outcome, ErrorCode):
             return PartitionProduceResponse(index=index, error_code=outcome, base_offset=_NO_OFFSET)
@@ -99,6 +99,7 @@ class ProduceHandler:
             if isinstance(outcome, FirnError):
                 raise outcome
             appended = await outcome
+            start_offset, _ = await self._storage.bounds(name, index)
         except FirnError as error:
             return PartitionProduceResponse(
                 index=index,
@@ -107,7 +108,7 @@ class ProduceHandler:
                 error_message=str(error),
             )
         return PartitionProduceResponse(
-            index=index, base_offset=appended.base_offset, log_start_offset=0
+            index=index, base_offset=appended.base_offset, log_start_offset=start_offset
         )
 
 

@@ -1,0 +1,93 @@
+"""What a log needs from the engine that it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from firnmq.clock import Clock
+from firnmq.engines.segments import Segment, SegmentBytes, SegmentCopy, SegmentMeta
+from firnmq.engines.shardlog.producers import ProducerStates
+from firnmq.engines.state import ShardSpec
+from firnmq.index import Checkpoint, IndexSink, SegmentIndex
+
+if TYPE_CHECKING:
+    from firnmq.engines.shardlog.log import ShardLog
+
+
+class TurnIndex(IndexSink, Protocol):
+    """An index sink that also takes the checkpoint, and gives what it gathered."""
+
+    @property
+    def entries(self) -> list[tuple[bytes, bytes]]: ...
+
+    def set_checkpoint(self, checkpoint: Checkpoint) -> None: ...
+
+    def set_producer(self, producer_id: int, packed: bytes) -> None: ...
+
+    def set_aborted(self, last_offset: int, packed: bytes) -> None: ...
+
+
+class LogState(Protocol):
+    """Durable facts a log changes. ShardState is the one on disk."""
+
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None: ...
+
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
+
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None: ...
+
+    def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
+
+    def add_holes(self, uid: int, offsets: list[int]) -> None: ...
+
+    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
+
+    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
+
+
+class Backend(Protocol):
+    """What differs between engines: where bytes and indexes are, and what commits them."""
+
+    def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
+
+    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex: ...
+
+    def turn_index(self, spec: ShardSpec, segment: Segment) -> TurnIndex: ...
+
+    def commit(self, logs: list[ShardLog]) -> None:
+        """Writes the staged rows and index entries of the logs; durable where they ask for it."""
+
+    def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
+        """Writes index entries by themselves, unsynced."""
+
+    def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
+        """Removes a segment's bytes and index entries."""
+
+    def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
+        """A sealed segment to be written anew, where nothing is or what is left from an
+        interrupted attempt."""
+
+    def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
+        """The active segment with its index emptied, durably."""
+
+    def load_producers(self, spec: ShardSpec) -> ProducerStates:
+        """What was kept of the shard's producers."""
+
+    def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
+        """Removes what is kept of aborted transactions with markers in [start, end)."""
+
+    def forget_producers(self, spec: ShardSpec, producer_ids: list[int]) -> None:
+        """Removes what is kept of producers; unsynced, as a crash may bring them back."""
+
+    @property
+    def state(self) -> LogState: ...
+
+    @property
+    def clock(self) -> Clock: ...
