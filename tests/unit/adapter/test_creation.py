@@ -232,9 +232,9 @@ def test_a_growth_that_failed_can_be_repeated(
         patched.setattr(store.cache, "wait_for_revision", be_late)
         with pytest.raises(CacheBehind):
             run_blocking(store.manager.grow_topic("t", 5))
-    assert len(store.state.shards()) == 3, "nothing is left of it"
+    assert len(store.meta.range(SHARDS).entries) == 3, "nothing is left of it"
     grown = run_blocking(store.manager.grow_topic("t", 5))
-    assert (grown.shard_count, len(store.state.shards())) == (5, 5)
+    assert (grown.shard_count, len(store.meta.range(SHARDS).entries)) == (5, 5)
 
 
 def test_shards_that_a_failed_growth_left_are_made_anew(store: LocalStore) -> None:
@@ -242,4 +242,4 @@ def test_shards_that_a_failed_growth_left_are_made_anew(store: LocalStore) -> No
     left = [topic.shard_name(seq) for seq in (3, 4)]
     store.engines["EngineSegment"].create_shards(left, topic.config, topic.topic_id)
     assert run_blocking(store.manager.grow_topic("t", 5)).shard_count == 5
-    assert len(store.state.shards()) == 5
+    assert len(store.meta.range(SHARDS).entries) == 5
