@@ -27,6 +27,10 @@ _log = EventLogger("disk")
 
 _GUEST_TURN_S = 0.001
 """When to look again for the end of a turn that somebody else is taking."""
+_GUEST_SLOW_S = 0.02
+_GUEST_PAUSE_S = 1.0
+"""After a turn by an event loop that took so long, its worker takes the turns for so long: the
+system has begun to make writers wait for the device."""
 
 
 class Request(Protocol):
@@ -101,6 +105,7 @@ class _Lane(Generic[R]):
         """The worker is not in `take`."""
         self.has_guest = False
         """Somebody else is taking the worker's turn."""
+        self.no_guest_until = 0.0
         self.closed = False
         self.turn_count = 0
         self.request_count = 0
@@ -137,13 +142,19 @@ class _Lane(Generic[R]):
         with self.changed:
             if self.requests or self.worker_is_busy or self.has_guest or self.closed:
                 return False
+            began = time.monotonic()
+            if began < self.no_guest_until:
+                return False
             self.has_guest = True
             self.turn_count += 1
             self.request_count += len(requests)
         try:
             _run(self.handler, requests).deliver_from(loop)
         finally:
+            ended = time.monotonic()
             with self.changed:
+                if ended - began > _GUEST_SLOW_S:
+                    self.no_guest_until = ended + _GUEST_PAUSE_S
                 self.has_guest = False
                 if self.requests or self.closed:
                     self._wake_worker()

@@ -92,6 +92,7 @@ class ShardLog:
         "_gathered_position",
         "_has_staged_marker",
         "_staged_index",
+        "_stored",
         "_synced",
         "_watch_lock",
         "_watchers",
@@ -155,6 +156,8 @@ class ShardLog:
         self._staged_index: TurnIndex | None = None
         self._has_staged_marker = False
         self._synced = self._checkpoint()
+        self._stored: Checkpoint | None = None
+        """The one that was given to the backend last."""
         self.view = self._view_of_tail(start_offset)
 
     # Appending: stage, then sync, then commit, then publish. The lock is held throughout. -------
@@ -197,9 +200,17 @@ class ShardLog:
         self._synced = reached
 
     def staged_entries(self) -> list[tuple[bytes, bytes]]:
-        """Index entries to be committed, with how far the segment is synced and indexed."""
+        """Index entries to be committed, with how far the segment is synced and indexed.
+
+        Where a turn had none and synced nothing there is nothing to tell: what was told last is
+        still right, and the next opening looks at the log from there.
+        """
         index = self._turn_index()
         synced = self._synced
+        self.producers.store_changes(index)
+        if not (index.entries or self.rows.rows) and synced is self._stored:
+            return []
+        self._stored = synced
         index.set_checkpoint(
             Checkpoint(
                 next_offset=synced.next_offset,
@@ -211,7 +222,6 @@ class ShardLog:
                 first_expiry_ms=synced.first_expiry_ms,
             )
         )
-        self.producers.store_changes(index)
         return index.entries
 
     def publish(self) -> None:
