@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
+from firnmq.disk.waking import call_from_worker, prepare_waker
 from firnmq.errors import TimedOut
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class Ticket(Generic[T]):
         else:
             self._loop = asyncio.get_running_loop()
             self._future = self._loop.create_future()
+            prepare_waker(self._loop)
 
     def wait(self, timeout_s: float = -1) -> T:
         """Parks the calling thread until the result is there."""
@@ -137,10 +139,7 @@ class Settlement:
             ticket._parked.release()
         by_loop, self._by_loop = self._by_loop, {}
         for loop, tickets in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_settle_all, tickets)
-            except RuntimeError:  # The loop was closed; nobody is waiting any more.
-                continue
+            call_from_worker(loop, _settle_all, tickets)
 
     def deliver_from(self, loop: asyncio.AbstractEventLoop) -> None:
         """The same from within an event loop, whose own tickets need no hop."""

@@ -31,8 +31,7 @@ class AdapterOffsetStrategy(Enum):
     LATEST = "latest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class Appended(NamedTuple):
     """Where one request's records are: [base_offset, next_offset)."""
 
     base_offset: int

@@ -1,6 +1,8 @@
 """The same coroutine, driven by a thread and by an event loop."""
 
 import asyncio
+import gc
+import os
 import threading
 
 import pytest
@@ -112,3 +114,56 @@ def test_a_ticket_of_a_loop_that_has_ended() -> None:
     settlement = Settlement()
     settlement.resolve(ticket, 1)
     settlement.deliver()
+
+
+def test_workers_settle_tickets_of_several_loops_in_order() -> None:
+    seen: dict[int, list[int]] = {}
+
+    def run(number: int) -> None:
+        async def main() -> None:
+            got = seen[number] = []
+
+            async def take(ticket: Ticket[int]) -> None:
+                got.append(await ticket)
+
+            tickets: list[Ticket[int]] = [Ticket() for _ in range(200)]
+            waiting = asyncio.gather(*map(take, tickets))
+
+            def settle() -> None:
+                for at in range(0, 200, 7):
+                    settlement = Settlement()
+                    for value in range(at, min(at + 7, 200)):
+                        settlement.resolve(tickets[value], value)
+                    settlement.deliver()
+
+            await asyncio.to_thread(settle)
+            await asyncio.wait_for(waiting, 20)
+
+        asyncio.run(main())
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {number: list(range(200)) for number in range(4)}
+
+
+def test_a_loop_that_was_closed_leaves_no_descriptor_and_harms_no_worker() -> None:
+    async def make() -> Ticket[int]:
+        return Ticket()
+
+    def count() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    tickets = [asyncio.run(make()) for _ in range(3)]
+    for ticket in tickets:
+        settlement = Settlement()
+        settlement.resolve(ticket, 1)
+        settlement.deliver()
+    del tickets, ticket, settlement
+    before = count()
+    for _ in range(20):
+        asyncio.run(make())
+    assert count() <= before + 2

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from firnmq.index import Point
 
-SPACING_BYTES = 64 * 1024
+SPACING_BYTES = 128 * 1024
 """Borders are at least so far apart, so that many small batches make few of them."""
 _BORDERS_MAX = 2048
 """Borders of one stretch; when there are more, every other one is forgotten."""
