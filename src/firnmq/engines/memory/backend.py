@@ -20,7 +20,6 @@ from firnmq.engines.segments import (
     SegmentMeta,
 )
 from firnmq.engines.shardlog import ShardLog
-from firnmq.engines.shardlog.log import LogState
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
@@ -32,11 +31,10 @@ def spills(spec: ShardSpec) -> bool:
 
 
 class MemoryBackend:
-    """A Backend for one shard: what is durable about it depends on whether it spills."""
+    """A Backend for one shard."""
 
     def __init__(
         self,
-        spec: ShardSpec,
         *,
         kv: KeyValueStore,
         state: ShardState,
@@ -46,7 +44,7 @@ class MemoryBackend:
         self._kv = kv
         self._layout = layout
         self.clock = clock
-        self.state: LogState = SpilledState(state) if spills(spec) else VolatileState()
+        self.state = MemoryState(state)
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
         if meta.medium is Medium.FILE:
@@ -73,7 +71,7 @@ class MemoryBackend:
 
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         """Only what came with spilled segments is kept."""
-        if spills(spec):
+        if self.state.is_kept():
             with self._kv.batch() as batch:
                 batch.delete_range(Family.INDEX, *aborted_range(spec.uid, start_offset, end_offset))
 
@@ -141,42 +139,24 @@ class MemoryCopy:
         """It goes with its last user."""
 
 
-class VolatileState:
-    """A LogState that keeps nothing beyond the process."""
+class MemoryState:
+    """A LogState that keeps whatever concerns spilled segments, and nothing else beyond the
+    process.
 
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None: ...
-
-    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
-
-    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None: ...
-
-    def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
-
-    def add_holes(self, uid: int, offsets: list[int]) -> None: ...
-
-    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
-
-    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
-
-
-class SpilledState:
-    """A LogState that keeps what concerns spilled segments.
-
-    The catalog has those as sealed, and one active segment for everything that is in memory.
+    The catalog has those as sealed, and one active segment for everything that is in memory. What
+    is kept depends on what there is and on the topic's options as they are now, since these may
+    change at any time.
     """
 
     def __init__(self, state: ShardState) -> None:
         self._state = state
-        self.forget_segments = state.forget_segments
-        self.add_holes = state.add_holes
-        self.set_dead_key = state.set_dead_key
-        self.forget_dead_keys = state.forget_dead_keys
+        self._log: ShardLog | None = None
+        self._deleted: set[int] = set()
+        """Segments that the catalog has as deleted."""
+
+    def attach(self, log: ShardLog) -> None:
+        """Tells whose state this is, once the log is made."""
+        self._log = log
 
     def roll(
         self,
@@ -190,13 +170,59 @@ class SpilledState:
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         if new.medium is Medium.FILE:
             self._state.replace_sealed(uid, new, merged)
+            self._deleted.update(meta.seq for meta in merged)
+
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
+        known = self._deleted.intersection(seqs)
+        self._deleted -= known
+        self._state.forget_segments(uid, sorted(known))
 
     def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None:
+        if not self.is_kept():
+            return
         spilled = [meta for meta in deleted if meta.medium is Medium.FILE]
         is_cut = len(spilled) < len(deleted)
         self._state.move_start(
             uid, start_offset, spilled, in_memory_after(deleted[-1]) if is_cut else None
         )
+        self._deleted.update(meta.seq for meta in spilled)
+
+    def add_holes(self, uid: int, offsets: list[int]) -> None:
+        if self.is_kept():
+            self._state.add_holes(uid, offsets)
+
+    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None:
+        if self.is_kept():
+            self._state.set_dead_key(uid, key, below_offset)
+
+    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None:
+        if keys and self.is_kept():
+            self._state.forget_dead_keys(uid, keys)
+
+    def keep_all(self) -> None:
+        """Keeps what was not worth keeping until now: the log's first segment is being spilled.
+        The log's lock is held."""
+        log = self._log
+        assert log is not None
+        if has_spilled(log):
+            return
+        uid, start_offset = log.spec.uid, log.view.start_offset
+        if self._state.start_offset(uid) != start_offset:
+            self._state.move_start(uid, start_offset, [])
+        if log.holes:
+            self._state.add_holes(uid, sorted(log.holes))
+        for key, below_offset in log.dead_keys.items():
+            self._state.set_dead_key(uid, key, below_offset)
+
+    def is_kept(self) -> bool:
+        """Whether what happens to the log has to be known after a restart."""
+        log = self._log
+        return log is None or spills(log.spec) or has_spilled(log)
+
+
+def has_spilled(log: ShardLog) -> bool:
+    """Whether a part of the log is on disk. Segments are spilled in order."""
+    return log.segments[0].meta.medium is Medium.FILE
 
 
 def in_memory_after(meta: SegmentMeta) -> SegmentMeta:

@@ -14,7 +14,7 @@ from firnmq.engines.api import Appended
 from firnmq.engines.copies import drop_stray_entries
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
-from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, spills
+from firnmq.engines.memory.backend import MemoryBackend, MemoryState, in_memory_after, spills
 from firnmq.engines.memory.spill import recall_producers, save_aborted, spill
 from firnmq.engines.segments import Medium, Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import (
@@ -81,7 +81,7 @@ class MemoryKeeper:
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
         """Spilled segments come back; whatever was only in memory is gone."""
-        backend = self._backend(spec)
+        backend = self._backend()
         known = self._state.chain(spec.uid)
         chain = [meta for meta in known if meta.state is SegmentState.SEALED]
         deleted = [meta for meta in known if meta.state is SegmentState.DELETED]
@@ -108,7 +108,8 @@ class MemoryKeeper:
             dead_keys=self._state.dead_keys(spec.uid),
             producers=recall_producers(spec, chain, self._kv),
         )
-        forget_deletions_beyond_end(log, self._state if spills(spec) else None)
+        backend.state.attach(log)
+        forget_deletions_beyond_end(log, self._state)
         with self._lock:
             self._held[log] = 0
         return log
@@ -193,8 +194,7 @@ class MemoryKeeper:
         return request.appended
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
-        state = self._state if spills(log.spec) else None
-        truncate_log(log, self._backend(log.spec), state, offset, position)
+        truncate_log(log, self._backend(), self._state, offset, position)
         self._count(log)
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
@@ -270,11 +270,12 @@ class MemoryKeeper:
                 if segment in log.segments and log.refusal is None:
                     meta = self._next_in_catalog(log.spec, spilled.meta)
                     save_aborted(log.spec, meta, log.producers.aborted, self._kv)
+                    self._state_of(log).keep_all()
                     self._state.roll(log.spec.uid, meta, in_memory_after(meta))
                     log.replace_segment(segment, Segment(meta, spilled.bytes, spilled.index))
                     self._count(log)
                     return
-        self._backend(log.spec).drop_segment(log.spec, spilled)
+        self._backend().drop_segment(log.spec, spilled)
 
     def _next_in_catalog(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentMeta:
         """A segment as it comes after what is spilled: the catalog knows nothing of segments that
@@ -297,10 +298,14 @@ class MemoryKeeper:
                 self._held_total += held - self._held[log]
                 self._held[log] = held
 
-    def _backend(self, spec: ShardSpec) -> MemoryBackend:
-        return MemoryBackend(
-            spec, kv=self._kv, state=self._state, layout=self._layout, clock=self._clock
-        )
+    @staticmethod
+    def _state_of(log: ShardLog) -> MemoryState:
+        state = log.backend.state
+        assert isinstance(state, MemoryState)
+        return state
+
+    def _backend(self) -> MemoryBackend:
+        return MemoryBackend(kv=self._kv, state=self._state, layout=self._layout, clock=self._clock)
 
 
 def _oldest_in_memory(log: ShardLog) -> Segment | None:
