@@ -20,8 +20,11 @@ from firnmq.engines.segments import (
     SegmentMeta,
 )
 from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.shardlog.compact import NotReplaced
+from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.errors import StorageFailed
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import aborted_range
 
@@ -85,6 +88,8 @@ class MemoryBackend:
 
     def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
         if meta.medium is Medium.FILE:
+            if self.state.doubt is not None:  # What is in that place may be what counts.
+                raise StorageFailed(spec.name, OSError("an earlier change is not settled yet"))
             return StoredCopy(self._kv, self._layout.open_bytes(spec, meta), spec.uid, meta)
         return MemoryCopy()
 
@@ -153,6 +158,8 @@ class MemoryState:
         self._log: ShardLog | None = None
         self._deleted: set[int] = set()
         """Segments that the catalog has as deleted."""
+        self.doubt: tuple[list[Segment], Segment] | None = None
+        """Segments, and what replaces them if the catalog has taken it, which is not known."""
 
     def attach(self, log: ShardLog) -> None:
         """Tells whose state this is, once the log is made."""
@@ -168,9 +175,16 @@ class MemoryState:
         """Within memory it means nothing to anybody else."""
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
-        if new.medium is Medium.FILE:
+        """NotReplaced if it has certainly failed; after any other error nobody knows."""
+        if new.medium is not Medium.FILE:
+            return
+        try:
             self._state.replace_sealed(uid, new, merged)
-            self._deleted.update(meta.seq for meta in merged)
+        except STORAGE_ERRORS as error:
+            if not is_in_chain(new, self._state.chain(uid)):
+                cause = error.cause if isinstance(error, StorageFailed) else error
+                raise NotReplaced(self._name(uid), cause) from error
+        self._deleted.update(meta.seq for meta in merged)
 
     def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
         known = self._deleted.intersection(seqs)
@@ -182,9 +196,16 @@ class MemoryState:
             return
         spilled = [meta for meta in deleted if meta.medium is Medium.FILE]
         is_cut = len(spilled) < len(deleted)
-        self._state.move_start(
-            uid, start_offset, spilled, in_memory_after(deleted[-1]) if is_cut else None
-        )
+        active = in_memory_after(deleted[-1]) if is_cut else None
+        try:
+            self._state.move_start(uid, start_offset, spilled, active)
+        except STORAGE_ERRORS:
+            # An attempt that failed, now or before, may have left a part of it in the catalog.
+            chain = self._state.chain(uid)
+            left = [meta for meta in spilled if is_in_chain(meta, chain)]
+            if len(left) == len(spilled):
+                raise
+            self._state.move_start(uid, start_offset, left, active)
         self._deleted.update(meta.seq for meta in spilled)
 
     def add_holes(self, uid: int, offsets: list[int]) -> None:
@@ -206,18 +227,34 @@ class MemoryState:
         assert log is not None
         if has_spilled(log):
             return
-        uid, start_offset = log.spec.uid, log.view.start_offset
-        if self._state.start_offset(uid) != start_offset:
-            self._state.move_start(uid, start_offset, [])
-        if log.holes:
-            self._state.add_holes(uid, sorted(log.holes))
+        state, uid = self._state, log.spec.uid
+        if state.start_offset(uid) != log.view.start_offset:
+            state.move_start(uid, log.view.start_offset, [])
+        if state.holes(uid) != log.holes:
+            state.drop_holes_from(uid, 0)
+            state.add_holes(uid, sorted(log.holes))
+        kept = state.dead_keys(uid)
+        state.forget_dead_keys(uid, list(kept.keys() - log.dead_keys.keys()))
         for key, below_offset in log.dead_keys.items():
-            self._state.set_dead_key(uid, key, below_offset)
+            if kept.get(key) != below_offset:
+                state.set_dead_key(uid, key, below_offset)
 
     def is_kept(self) -> bool:
         """Whether what happens to the log has to be known after a restart."""
         log = self._log
         return log is None or spills(log.spec) or has_spilled(log)
+
+    def _name(self, uid: int) -> str:
+        return f"number {uid}" if self._log is None else self._log.spec.name
+
+
+def is_in_chain(meta: SegmentMeta, chain: Sequence[SegmentMeta]) -> bool:
+    """Whether the catalog has a sealed segment just so."""
+    return any(
+        (each.state, each.seq, each.epoch, each.slot, each.length, each.crc)
+        == (meta.state, meta.seq, meta.epoch, meta.slot, meta.length, meta.crc)
+        for each in chain
+    )
 
 
 def has_spilled(log: ShardLog) -> bool:

@@ -14,7 +14,8 @@ from firnmq.engines.api import Appended
 from firnmq.engines.copies import drop_stray_entries
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
-from firnmq.engines.memory.backend import MemoryBackend, MemoryState, in_memory_after, spills
+from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, is_in_chain, spills
+from firnmq.engines.memory.log import MemoryLog
 from firnmq.engines.memory.spill import recall_producers, save_aborted, spill
 from firnmq.engines.segments import Medium, Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import (
@@ -23,7 +24,7 @@ from firnmq.engines.shardlog import (
     forget_deletions_beyond_end,
     truncate_log,
 )
-from firnmq.engines.shardlog.log import Tail
+from firnmq.engines.shardlog.log import STORAGE_ERRORS, Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.errors import FirnError, LimitExceeded, storage_failure
 from firnmq.index import MemorySegmentIndex
@@ -98,7 +99,7 @@ class MemoryKeeper:
             Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             for meta in (*chain, active)
         )
-        log = ShardLog(
+        log = MemoryLog(
             spec,
             backend,
             segments=segments,
@@ -111,6 +112,8 @@ class MemoryKeeper:
         backend.state.attach(log)
         forget_deletions_beyond_end(log, self._state)
         with self._lock:
+            if failed is not None:
+                self._held_total -= self._held.pop(failed, 0)
             self._held[log] = 0
         return log
 
@@ -194,16 +197,24 @@ class MemoryKeeper:
         return request.appended
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
-        truncate_log(log, self._backend(), self._state, offset, position)
+        """What is kept of deletions goes first: should that fail, nothing is cut."""
+        if _mine(log).state.is_kept():
+            uid = log.spec.uid
+            for key, below in log.dead_keys.items():
+                if below > offset:
+                    self._state.set_dead_key(uid, key, offset)
+            if any(hole >= offset for hole in log.holes):
+                self._state.drop_holes_from(uid, offset)
+        truncate_log(log, self._backend(), None, offset, position)
         self._count(log)
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
-        self._layout.drop_shard(spec)
-        with self._kv.batch() as batch:
-            batch.delete_range(Family.INDEX, *shard_range(spec.uid))
         if log is not None:
             with self._lock:
                 self._held_total -= self._held.pop(log, 0)
+        self._layout.drop_shard(spec)
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.INDEX, *shard_range(spec.uid))
 
     def recount(self, log: ShardLog) -> None:
         self._count(log)
@@ -211,6 +222,7 @@ class MemoryKeeper:
     def housekeep(self, log: ShardLog) -> None:
         """Spills what is sealed, oldest first."""
         with log.lock:
+            _mine(log).settle()
             self._count(log)
         while spills(log.spec) and (segment := _oldest_in_memory(log)) is not None:
             self._spill(log, segment)
@@ -234,7 +246,9 @@ class MemoryKeeper:
             raise LimitExceeded("request", size, self._memory_bytes)
         while not self._fits(size):
             with self._lock:
-                logs = list(self._held)
+                logs = [each for each in self._held if each.refusal is None]
+            if not logs:
+                return  # What there is belongs to shards that are being deleted.
             sealed = [(each, oldest) for each in logs if (oldest := _oldest_in_memory(each))]
             if sealed:
                 victim, segment = min(sealed, key=lambda pair: pair[1].meta.sealed_ms)
@@ -255,27 +269,48 @@ class MemoryKeeper:
             self._spill(log, segment)
             return
         with log.lock:
-            log.move_start(segment.meta.end_offset)
-            self._count(log)
-
-    def _spill(self, log: ShardLog, segment: Segment) -> None:
-        with self._spilling:
-            if segment not in log.segments:
+            if log.refusal is not None:
                 return
             try:
-                spilled = spill(log.spec, segment, kv=self._kv, layout=self._layout)
+                log.move_start(segment.meta.end_offset)
             except OSError as error:
                 raise storage_failure(log.spec.name, error) from error
-            with log.lock:
-                if segment in log.segments and log.refusal is None:
-                    meta = self._next_in_catalog(log.spec, spilled.meta)
-                    save_aborted(log.spec, meta, log.producers.aborted, self._kv)
-                    self._state_of(log).keep_all()
-                    self._state.roll(log.spec.uid, meta, in_memory_after(meta))
-                    log.replace_segment(segment, Segment(meta, spilled.bytes, spilled.index))
-                    self._count(log)
-                    return
-        self._backend().drop_segment(log.spec, spilled)
+            finally:
+                self._count(log)
+
+    def _spill(self, log: ShardLog, segment: Segment) -> None:
+        """If this fails the segment stays in memory, and the log goes on."""
+        with self._spilling:
+            try:
+                self._spill_alone(_mine(log), segment)
+            except OSError as error:
+                raise storage_failure(log.spec.name, error) from error
+
+    def _spill_alone(self, log: MemoryLog, segment: Segment) -> None:
+        spec = log.spec
+        with log.lock:
+            if log.refusal is not None or segment not in log.segments:
+                return
+            # Before the file is touched: of an earlier attempt nobody may know how it ended.
+            meta = self._next_in_catalog(spec, segment.meta.become_spilled())
+        spilled = spill(spec, segment, kv=self._kv, layout=self._layout)
+        with log.lock:
+            if segment in log.segments and log.refusal is None:
+                save_aborted(spec, meta, log.producers.aborted, self._kv)
+                log.state.keep_all()
+                self._enter(spec, meta)
+                log.replace_segment(segment, Segment(meta, spilled.bytes, spilled.index))
+                self._count(log)
+                return
+        self._backend().drop_segment(spec, spilled)
+
+    def _enter(self, spec: ShardSpec, meta: SegmentMeta) -> None:
+        """Makes a spilled segment part of the catalog's chain."""
+        try:
+            self._state.roll(spec.uid, meta, in_memory_after(meta))
+        except STORAGE_ERRORS:
+            if not is_in_chain(meta, self._state.chain(spec.uid)):
+                raise
 
     def _next_in_catalog(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentMeta:
         """A segment as it comes after what is spilled: the catalog knows nothing of segments that
@@ -298,14 +333,13 @@ class MemoryKeeper:
                 self._held_total += held - self._held[log]
                 self._held[log] = held
 
-    @staticmethod
-    def _state_of(log: ShardLog) -> MemoryState:
-        state = log.backend.state
-        assert isinstance(state, MemoryState)
-        return state
-
     def _backend(self) -> MemoryBackend:
         return MemoryBackend(kv=self._kv, state=self._state, layout=self._layout, clock=self._clock)
+
+
+def _mine(log: ShardLog) -> MemoryLog:
+    assert isinstance(log, MemoryLog)
+    return log
 
 
 def _oldest_in_memory(log: ShardLog) -> Segment | None:
