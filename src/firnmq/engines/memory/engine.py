@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from firnmq.clock import Clock
 from firnmq.config import StorageType
 from firnmq.disk import Family, KeyValueStore, Settlement, Ticket, call_blocking
+from firnmq.disk.waiting import is_blocking
 from firnmq.engines.api import Appended
 from firnmq.engines.copies import drop_stray_entries
 from firnmq.engines.engine import LogEngine
@@ -73,11 +74,13 @@ class MemoryKeeper:
         self._clock = clock
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        """Guards the three fields below."""
+        """Guards the four fields below."""
         self._held: dict[ShardLog, int] = {}
         self._held_total = 0
         self._reserved = 0
         """What appends that are under way are going to hold."""
+        self._deferred: dict[ShardLog, list[Append]] = {}
+        """Logs for whose lock a thread waits on behalf of event loops, with what comes next."""
         self._spilling = threading.Lock()
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
@@ -143,58 +146,101 @@ class MemoryKeeper:
                 batch.delete_range(Family.INDEX, lower, upper)
 
     async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
-        """Stores at once; the ticket is settled when this returns."""
+        """Stores at once and settles the ticket, unless an event loop would have to wait for
+        whoever is changing the log."""
+        request.log = log
         request.ticket = Ticket()
-        settlement = Settlement()
+        size = _needed_bytes(request)
+        outcome, woken = Settlement(), Settlement()
         try:
-            settlement.resolve(request.ticket, await self._append(log, request))
+            while not self._reserve(size):
+                await call_blocking(None, self._make_room, size)
+            # No await from here on: a cancelled caller must not keep what it reserved.
+            if not self._take_lock(log):
+                self._defer(request)
+                return request.ticket
+            outcome.resolve(request.ticket, self._store(request, woken))
         except FirnError as error:
-            settlement.fail(request.ticket, error)
+            outcome.fail(request.ticket, error)
+        finally:
+            woken.deliver()
         request.ticket.settle_here()
         return request.ticket
 
-    async def _append(self, log: ShardLog, request: Append) -> Appended:
-        size = _needed_bytes(request)
-        while not self._reserve(size):
-            await call_blocking(None, self._make_room, size)
-        # No await from here on: a cancelled caller must not keep what it reserved.
-        settlement = Settlement()
-        try:
-            return self._store(log, request, size, settlement)
-        finally:
-            settlement.deliver()
-
     def accepts(self, log: ShardLog, request: Append) -> bool:
-        return not log.lock.locked() and self._reserve(_needed_bytes(request))
+        return (
+            not log.lock.locked()
+            and log not in self._deferred
+            and self._reserve(_needed_bytes(request))
+        )
 
     def hand_over(self, requests: list[Append]) -> None:
         settlement = Settlement()
         for request in requests:
-            size = _needed_bytes(request)
+            if not self._take_lock(request.log):
+                self._defer(request)
+                continue
             try:
-                appended = self._store(request.log, request, size, settlement)
-                settlement.resolve(request.ticket, appended)
+                settlement.resolve(request.ticket, self._store(request, settlement))
             except FirnError as error:
                 settlement.fail(request.ticket, error)
         settlement.deliver_from(asyncio.get_running_loop())
 
-    def _store(self, log: ShardLog, request: Append, size: int, settlement: Settlement) -> Appended:
-        """Stores a request for which so much was reserved."""
+    def _take_lock(self, log: ShardLog) -> bool:
+        """Takes a log's lock for an append. An event loop does not wait for it, since it may be
+        held until a disk has answered, nor overtakes what it has deferred."""
+        if is_blocking():
+            return log.lock.acquire()
+        return log not in self._deferred and log.lock.acquire(blocking=False)
+
+    def _store(self, request: Append, settlement: Settlement) -> Appended:
+        """Stores a request for which memory is reserved, and lets go of the log's lock."""
+        log = request.log
         try:
-            with log.lock:
+            try:
                 if log.refusal is not None:
                     raise log.refusal
                 log.stage([request])
                 log.publish()
                 self._count(log)
+            finally:
+                log.lock.release()
             log.wake_watchers(settlement)
         finally:
             with self._lock:
-                self._reserved -= size
+                self._reserved -= _needed_bytes(request)
         if request.refusal is not None:
             raise request.refusal
         assert request.appended is not None
         return request.appended
+
+    def _defer(self, request: Append) -> None:
+        """Has a thread wait for the log's lock; requests of a log stay in order."""
+        log = request.log
+        with self._lock:
+            waiting = self._deferred.get(log)
+            if waiting is not None:
+                waiting.append(request)
+                return
+            self._deferred[log] = [request]
+        asyncio.get_running_loop().run_in_executor(None, self._store_deferred, log)
+
+    def _store_deferred(self, log: ShardLog) -> None:
+        while True:
+            with self._lock:
+                requests = self._deferred[log]
+                if not requests:
+                    del self._deferred[log]
+                    return
+                self._deferred[log] = []
+            settlement = Settlement()
+            for request in requests:
+                log.lock.acquire()
+                try:
+                    settlement.resolve(request.ticket, self._store(request, settlement))
+                except Exception as error:  # Whoever waits for the ticket has to be told.
+                    settlement.fail(request.ticket, error)
+            settlement.deliver()
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         """What is kept of deletions goes first: should that fail, nothing is cut."""
