@@ -16,6 +16,7 @@ from firnmq.engines.copies import drop_stray_entries
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, is_in_chain, spills
+from firnmq.engines.memory.bytes import BATCH_BYTES, MemoryBytes
 from firnmq.engines.memory.log import MemoryLog
 from firnmq.engines.memory.spill import recall_producers, save_aborted, spill
 from firnmq.engines.segments import Medium, Segment, SegmentMeta, SegmentState
@@ -407,7 +408,7 @@ def _needed_bytes(request: Append) -> int:
         term_count = sum(1 + len(record.tags) + len(record.headers) for record in records)
         tagged_count = term_count
         batch_count = 1
-    overhead = batch_count * (POINT_BYTES + HEADER_BYTES)
+    overhead = batch_count * (POINT_BYTES + BATCH_BYTES + HEADER_BYTES)
     return request.size_bytes + overhead + term_count * TERM_BYTES + tagged_count * 8
 
 
@@ -415,5 +416,7 @@ def _held_bytes(segment: Segment) -> int:
     if segment.meta.medium is Medium.FILE:
         return 0
     index = segment.index
+    content = segment.bytes
     assert isinstance(index, MemorySegmentIndex)
-    return segment.bytes.length() + index.size_bytes
+    assert isinstance(content, MemoryBytes)
+    return content.held_bytes + index.size_bytes
