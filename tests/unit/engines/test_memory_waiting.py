@@ -9,6 +9,7 @@ import pytest
 from firnmq.config import StoreConfig
 from firnmq.disk import Notice
 from firnmq.engines import Appended
+from firnmq.errors import ShardNotFound
 from firnmq.record import NewRecord, encode
 from tests.conformance.lab import Lab
 
@@ -29,6 +30,13 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab = Lab(tmp_path, "EngineMemory", config=StoreConfig(memory_bytes=100_000))
     yield lab
     lab.close()
+
+
+async def let_run() -> None:
+    """Gives tasks that were made before their first turn."""
+    turn = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(turn.set_result, None)
+    await turn
 
 
 def batch(value: bytes) -> bytearray:
@@ -53,7 +61,7 @@ async def test_appends_of_a_loop_wait_for_the_lock_elsewhere_and_in_order(lab: L
         assert engine.accept_batch(shard.name, batch(b"late"), Answer()) is None
         assert shard.end == 1
         task = asyncio.create_task(engine.append(shard.name, [NewRecord(value=b"last")]))
-        await asyncio.sleep(0)
+        await let_run()
     finally:
         log.lock.release()
     assert [(await ticket).base_offset for ticket in tickets] == list(range(2, 11))
@@ -75,7 +83,7 @@ async def test_a_cancelled_caller_keeps_nothing_reserved(lab: Lab) -> None:
             asyncio.create_task(lab.engine.append(shard.name, [NewRecord(value=b"%d" % at)]))
             for at in range(5)
         ]
-        await asyncio.sleep(0)
+        await let_run()
         for task in tasks[:4]:
             task.cancel()
         await asyncio.wait(tasks[:4])
@@ -84,17 +92,30 @@ async def test_a_cancelled_caller_keeps_nothing_reserved(lab: Lab) -> None:
     assert keeper._reserved == 0
 
 
-async def test_a_deferred_request_is_told_that_its_shard_is_gone(lab: Lab) -> None:
+async def test_deferred_requests_are_told_that_their_shard_is_gone(lab: Lab) -> None:
     shard = lab.shard()
     shard.append_values(b"first")
     log = lab.engine.log(shard.name)  # type: ignore[attr-defined]
     with log.lock:
-        ticket = await lab.engine.submit_batches(shard.name, [batch(b"x")])
-        log.refusal = LookupRefusal("gone")
-    with pytest.raises(LookupRefusal):
-        await ticket
+        tickets = [await lab.engine.submit_batches(shard.name, [batch(b"x")]) for _ in range(3)]
+        log.refusal = ShardNotFound(shard.name)
+    for ticket in tickets:
+        with pytest.raises(ShardNotFound):
+            await ticket
     assert lab.engine._keeper._reserved == 0  # type: ignore[attr-defined]
 
 
-class LookupRefusal(Exception):
-    """Even one that nobody expects."""
+async def test_a_defect_leaves_nobody_waiting(lab: Lab) -> None:
+    shard = lab.shard()
+    shard.append_values(b"first")
+    log = lab.engine.log(shard.name)  # type: ignore[attr-defined]
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+    with log.lock:
+        tickets = [await lab.engine.submit_batches(shard.name, [batch(b"x")]) for _ in range(3)]
+        log.refusal = ZeroDivisionError("none that is expected")
+    for ticket in tickets:
+        with pytest.raises(ZeroDivisionError):
+            await ticket
+    log.refusal = None
+    assert lab.engine._keeper._reserved == 0  # type: ignore[attr-defined]
+    assert (await lab.engine.append(shard.name, [NewRecord(value=b"y")])).base_offset == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 from firnmq.clock import Clock
@@ -80,7 +81,7 @@ class MemoryKeeper:
         self._held_total = 0
         self._reserved = 0
         """What appends that are under way are going to hold."""
-        self._deferred: dict[ShardLog, list[Append]] = {}
+        self._deferred: dict[ShardLog, deque[Append]] = {}
         """Logs for whose lock a thread waits on behalf of event loops, with what comes next."""
         self._spilling = threading.Lock()
 
@@ -223,25 +224,40 @@ class MemoryKeeper:
             if waiting is not None:
                 waiting.append(request)
                 return
-            self._deferred[log] = [request]
+            self._deferred[log] = deque([request])
         asyncio.get_running_loop().run_in_executor(None, self._store_deferred, log)
 
     def _store_deferred(self, log: ShardLog) -> None:
-        while True:
-            with self._lock:
-                requests = self._deferred[log]
-                if not requests:
-                    del self._deferred[log]
-                    return
-                self._deferred[log] = []
+        while (request := self._next_deferred(log)) is not None:
             settlement = Settlement()
-            for request in requests:
-                log.lock.acquire()
-                try:
-                    settlement.resolve(request.ticket, self._store(request, settlement))
-                except Exception as error:  # Whoever waits for the ticket has to be told.
-                    settlement.fail(request.ticket, error)
-            settlement.deliver()
+            log.lock.acquire()
+            try:
+                settlement.resolve(request.ticket, self._store(request, settlement))
+            except FirnError as error:
+                settlement.fail(request.ticket, error)
+            except BaseException as defect:
+                settlement.fail(request.ticket, defect)
+                self._fail_deferred(log, defect, settlement)
+                raise
+            finally:
+                settlement.deliver()
+
+    def _next_deferred(self, log: ShardLog) -> Append | None:
+        """The next request; if there is none, loops store by themselves again."""
+        with self._lock:
+            waiting = self._deferred[log]
+            if waiting:
+                return waiting.popleft()
+            del self._deferred[log]
+            return None
+
+    def _fail_deferred(self, log: ShardLog, defect: BaseException, settlement: Settlement) -> None:
+        """Leaves nobody waiting for a thread that ends."""
+        with self._lock:
+            waiting = self._deferred.pop(log)
+            self._reserved -= sum(map(_needed_bytes, waiting))
+        for request in waiting:
+            settlement.fail(request.ticket, defect)
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         """What is kept of deletions goes first: should that fail, nothing is cut."""
