@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.config import StoreConfig
 from firnmq.errors import DiskFull, LimitExceeded
-from firnmq.record import NewRecord
+from firnmq.record import NewRecord, encode
 from tests.conformance.lab import Lab, Shard
 
 LIMIT = 50_000
@@ -180,3 +182,28 @@ def test_what_a_crash_left_of_dropped_segments_is_removed(lab: Lab) -> None:
     assert shard.start == segments[1].end_offset
     assert len(list(folder.iterdir())) == before - 2
     assert lab.store.state.chain(spec.uid)[0].seq == segments[2].seq
+
+
+@pytest.mark.parametrize("value_bytes", [1, 100, 3_000, 70_000])
+def test_what_is_counted_is_what_is_held(tmp_path: Path, value_bytes: int) -> None:
+    """Batches come as views of frames, whose buffers are larger than what is in them."""
+    lab = Lab(tmp_path, "EngineMemory", config=StoreConfig(memory_bytes=100_000_000))
+    shard = lab.shard()
+    buffers = FrameBuffers(1_000_000)
+    for number in range(50):
+        batch = encode([NewRecord(value=b"%0*d" % (value_bytes, number))], now_ms=0)
+        frame = buffers.take(len(batch) + 100)
+        frame[100:] = batch
+        shard.append_raw(memoryview(frame)[100:])  # type: ignore[arg-type]
+        shard.append(NewRecord(value=b"%0*d" % (value_bytes, number)))
+        del frame
+    content = lab.engine.log(shard.name).segments[-1].bytes  # type: ignore[attr-defined]
+    kept = content.read(0, content.length())
+    assert len(kept) == 100
+    assert not any(isinstance(batch, memoryview) for batch in kept)
+    real = sum(map(sys.getsizeof, kept))
+    assert content.length() < real <= held(lab)
+    assert held(lab) - content.length() < 100 * 200 + 2_000
+    ends = [int((value or b"")[-2:]) for value in shard.values()]
+    assert ends == sorted([*range(50), *range(50)])
+    lab.close()

@@ -21,8 +21,11 @@ from firnmq.engines.segments import (
 )
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.backend import LogState
+from firnmq.engines.shardlog.compact import NotReplaced
+from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.errors import StorageFailed
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import aborted_range
 
@@ -32,11 +35,10 @@ def spills(spec: ShardSpec) -> bool:
 
 
 class MemoryBackend:
-    """A Backend for one shard: what is durable about it depends on whether it spills."""
+    """A Backend for one shard."""
 
     def __init__(
         self,
-        spec: ShardSpec,
         *,
         kv: KeyValueStore,
         state: ShardState,
@@ -46,7 +48,7 @@ class MemoryBackend:
         self._kv = kv
         self._layout = layout
         self.clock = clock
-        self.state: LogState = SpilledState(state) if spills(spec) else VolatileState()
+        self.state = MemoryState(state)
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
         if meta.medium is Medium.FILE:
@@ -73,7 +75,7 @@ class MemoryBackend:
 
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         """Only what came with spilled segments is kept."""
-        if spills(spec):
+        if self.state.is_kept():
             with self._kv.batch() as batch:
                 batch.delete_range(Family.INDEX, *aborted_range(spec.uid, start_offset, end_offset))
 
@@ -87,6 +89,8 @@ class MemoryBackend:
 
     def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
         if meta.medium is Medium.FILE:
+            if self.state.doubt is not None:  # What is in that place may be what counts.
+                raise StorageFailed(spec.name, OSError("an earlier change is not settled yet"))
             return StoredCopy(self._kv, self._layout.open_bytes(spec, meta), spec.uid, meta)
         return MemoryCopy()
 
@@ -141,42 +145,26 @@ class MemoryCopy:
         """It goes with its last user."""
 
 
-class VolatileState:
-    """A LogState that keeps nothing beyond the process."""
+class MemoryState:
+    """A LogState that keeps whatever concerns spilled segments, and nothing else beyond the
+    process.
 
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None: ...
-
-    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
-
-    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None: ...
-
-    def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
-
-    def add_holes(self, uid: int, offsets: list[int]) -> None: ...
-
-    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
-
-    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
-
-
-class SpilledState:
-    """A LogState that keeps what concerns spilled segments.
-
-    The catalog has those as sealed, and one active segment for everything that is in memory.
+    The catalog has those as sealed, and one active segment for everything that is in memory. What
+    is kept depends on what there is and on the topic's options as they are now, since these may
+    change at any time.
     """
 
     def __init__(self, state: ShardState) -> None:
         self._state = state
-        self.forget_segments = state.forget_segments
-        self.add_holes = state.add_holes
-        self.set_dead_key = state.set_dead_key
-        self.forget_dead_keys = state.forget_dead_keys
+        self._log: ShardLog | None = None
+        self._deleted: set[int] = set()
+        """Segments that the catalog has as deleted."""
+        self.doubt: tuple[list[Segment], Segment] | None = None
+        """Segments, and what replaces them if the catalog has taken it, which is not known."""
+
+    def attach(self, log: ShardLog) -> None:
+        """Tells whose state this is, once the log is made."""
+        self._log = log
 
     def roll(
         self,
@@ -188,15 +176,91 @@ class SpilledState:
         """Within memory it means nothing to anybody else."""
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
-        if new.medium is Medium.FILE:
+        """NotReplaced if it has certainly failed; after any other error nobody knows."""
+        if new.medium is not Medium.FILE:
+            return
+        try:
             self._state.replace_sealed(uid, new, merged)
+        except STORAGE_ERRORS as error:
+            if not is_in_chain(new, self._state.chain(uid)):
+                cause = error.cause if isinstance(error, StorageFailed) else error
+                raise NotReplaced(self._name(uid), cause) from error
+        self._deleted.update(meta.seq for meta in merged)
+
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
+        known = self._deleted.intersection(seqs)
+        self._deleted -= known
+        self._state.forget_segments(uid, sorted(known))
 
     def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None:
+        if not self.is_kept():
+            return
         spilled = [meta for meta in deleted if meta.medium is Medium.FILE]
         is_cut = len(spilled) < len(deleted)
-        self._state.move_start(
-            uid, start_offset, spilled, in_memory_after(deleted[-1]) if is_cut else None
-        )
+        active = in_memory_after(deleted[-1]) if is_cut else None
+        try:
+            self._state.move_start(uid, start_offset, spilled, active)
+        except STORAGE_ERRORS:
+            # An attempt that failed, now or before, may have left a part of it in the catalog.
+            chain = self._state.chain(uid)
+            left = [meta for meta in spilled if is_in_chain(meta, chain)]
+            if len(left) == len(spilled):
+                raise
+            self._state.move_start(uid, start_offset, left, active)
+        self._deleted.update(meta.seq for meta in spilled)
+
+    def add_holes(self, uid: int, offsets: list[int]) -> None:
+        if self.is_kept():
+            self._state.add_holes(uid, offsets)
+
+    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None:
+        if self.is_kept():
+            self._state.set_dead_key(uid, key, below_offset)
+
+    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None:
+        if keys and self.is_kept():
+            self._state.forget_dead_keys(uid, keys)
+
+    def keep_all(self) -> None:
+        """Keeps what was not worth keeping until now: the log's first segment is being spilled.
+        The log's lock is held."""
+        log = self._log
+        assert log is not None
+        if has_spilled(log):
+            return
+        state, uid = self._state, log.spec.uid
+        if state.start_offset(uid) != log.view.start_offset:
+            state.move_start(uid, log.view.start_offset, [])
+        if state.holes(uid) != log.holes:
+            state.drop_holes_from(uid, 0)
+            state.add_holes(uid, sorted(log.holes))
+        kept = state.dead_keys(uid)
+        state.forget_dead_keys(uid, list(kept.keys() - log.dead_keys.keys()))
+        for key, below_offset in log.dead_keys.items():
+            if kept.get(key) != below_offset:
+                state.set_dead_key(uid, key, below_offset)
+
+    def is_kept(self) -> bool:
+        """Whether what happens to the log has to be known after a restart."""
+        log = self._log
+        return log is None or spills(log.spec) or has_spilled(log)
+
+    def _name(self, uid: int) -> str:
+        return f"number {uid}" if self._log is None else self._log.spec.name
+
+
+def is_in_chain(meta: SegmentMeta, chain: Sequence[SegmentMeta]) -> bool:
+    """Whether the catalog has a sealed segment just so."""
+    return any(
+        (each.state, each.seq, each.epoch, each.slot, each.length, each.crc)
+        == (meta.state, meta.seq, meta.epoch, meta.slot, meta.length, meta.crc)
+        for each in chain
+    )
+
+
+def has_spilled(log: ShardLog) -> bool:
+    """Whether a part of the log is on disk. Segments are spilled in order."""
+    return log.segments[0].meta.medium is Medium.FILE
 
 
 def in_memory_after(meta: SegmentMeta) -> SegmentMeta:

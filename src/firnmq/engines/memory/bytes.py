@@ -13,6 +13,10 @@ from firnmq.engines.segments import Rows
 from firnmq.index import Point
 
 _BASE_OFFSET = struct.Struct(">q")  # The first field of a batch.
+BATCH_BYTES = 96
+"""What Python needs beside a batch's own bytes: an object, its position, a place in two lists."""
+_SPARE_DIVISOR = 16
+"""A buffer may be larger than its content by this part."""
 
 
 class MemoryBytes:
@@ -40,7 +44,7 @@ class MemoryBytes:
         self, buffers: Sequence[Buffer], position: int, rows: Rows, *, durable: bool
     ) -> bool:
         for buffer in buffers:
-            self._batches.append(buffer)
+            self._batches.append(_alone(buffer))
             self._positions.append(position)
             position += len(buffer)
         self._size = position
@@ -75,6 +79,11 @@ class MemoryBytes:
     def length(self) -> int:
         return self._size
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes of memory."""
+        return self._size + len(self._positions) * BATCH_BYTES
+
     def truncate(self, length: int) -> None:
         keep = bisect_right(self._positions, length - 1) if length else 0
         del self._positions[keep:]
@@ -87,3 +96,17 @@ class MemoryBytes:
 
 def _base_offset(batch: Buffer) -> int:
     return int(_BASE_OFFSET.unpack_from(batch)[0])
+
+
+def _alone(batch: Buffer) -> Buffer:
+    """The batch in memory of its own: a view keeps all of the buffer that it is a part of, which
+    may be much larger and is counted by nobody."""
+    whole = batch.obj if type(batch) is memoryview else batch
+    size = len(batch)
+    if type(whole) is bytes:
+        return whole if len(whole) == size else bytes(batch)
+    if type(whole) is bytearray and len(whole) == size:
+        spare = whole.__alloc__() - size
+        if spare <= size // _SPARE_DIVISOR + 1:
+            return whole
+    return bytes(batch)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 from firnmq.clock import Clock
 from firnmq.config import StorageType
 from firnmq.disk import Family, KeyValueStore, Settlement, Ticket, call_blocking
+from firnmq.disk.waiting import is_blocking
 from firnmq.engines.api import Appended
 from firnmq.engines.copies import drop_stray_entries
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
-from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, spills
+from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, is_in_chain, spills
+from firnmq.engines.memory.bytes import BATCH_BYTES, MemoryBytes
+from firnmq.engines.memory.log import MemoryLog
 from firnmq.engines.memory.spill import recall_producers, save_aborted, spill
 from firnmq.engines.segments import Medium, Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import (
@@ -23,7 +27,7 @@ from firnmq.engines.shardlog import (
     forget_deletions_beyond_end,
     truncate_log,
 )
-from firnmq.engines.shardlog.log import Tail
+from firnmq.engines.shardlog.log import STORAGE_ERRORS, Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.errors import FirnError, LimitExceeded, storage_failure
 from firnmq.index import MemorySegmentIndex
@@ -72,16 +76,18 @@ class MemoryKeeper:
         self._clock = clock
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        """Guards the three fields below."""
+        """Guards the four fields below."""
         self._held: dict[ShardLog, int] = {}
         self._held_total = 0
         self._reserved = 0
         """What appends that are under way are going to hold."""
+        self._deferred: dict[ShardLog, deque[Append]] = {}
+        """Logs for whose lock a thread waits on behalf of event loops, with what comes next."""
         self._spilling = threading.Lock()
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
         """Spilled segments come back; whatever was only in memory is gone."""
-        backend = self._backend(spec)
+        backend = self._backend()
         known = self._state.chain(spec.uid)
         chain = [meta for meta in known if meta.state is SegmentState.SEALED]
         deleted = [meta for meta in known if meta.state is SegmentState.DELETED]
@@ -98,7 +104,7 @@ class MemoryKeeper:
             Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             for meta in (*chain, active)
         )
-        log = ShardLog(
+        log = MemoryLog(
             spec,
             backend,
             segments=segments,
@@ -108,8 +114,11 @@ class MemoryKeeper:
             dead_keys=self._state.dead_keys(spec.uid),
             producers=recall_producers(spec, chain, self._kv),
         )
-        forget_deletions_beyond_end(log, self._state if spills(spec) else None)
+        backend.state.attach(log)
+        forget_deletions_beyond_end(log, self._state)
         with self._lock:
+            if failed is not None:
+                self._held_total -= self._held.pop(failed, 0)
             self._held[log] = 0
         return log
 
@@ -139,71 +148,136 @@ class MemoryKeeper:
                 batch.delete_range(Family.INDEX, lower, upper)
 
     async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
-        """Stores at once; the ticket is settled when this returns."""
+        """Stores at once and settles the ticket, unless an event loop would have to wait for
+        whoever is changing the log."""
+        request.log = log
         request.ticket = Ticket()
-        settlement = Settlement()
+        size = _needed_bytes(request)
+        outcome, woken = Settlement(), Settlement()
         try:
-            settlement.resolve(request.ticket, await self._append(log, request))
+            while not self._reserve(size):
+                await call_blocking(None, self._make_room, size)
+            # No await from here on: a cancelled caller must not keep what it reserved.
+            if not self._take_lock(log):
+                self._defer(request)
+                return request.ticket
+            outcome.resolve(request.ticket, self._store(request, woken))
         except FirnError as error:
-            settlement.fail(request.ticket, error)
+            outcome.fail(request.ticket, error)
+        finally:
+            woken.deliver()
         request.ticket.settle_here()
         return request.ticket
 
-    async def _append(self, log: ShardLog, request: Append) -> Appended:
-        size = _needed_bytes(request)
-        while not self._reserve(size):
-            await call_blocking(None, self._make_room, size)
-        # No await from here on: a cancelled caller must not keep what it reserved.
-        settlement = Settlement()
-        try:
-            return self._store(log, request, size, settlement)
-        finally:
-            settlement.deliver()
-
     def accepts(self, log: ShardLog, request: Append) -> bool:
-        return not log.lock.locked() and self._reserve(_needed_bytes(request))
+        return (
+            not log.lock.locked()
+            and log not in self._deferred
+            and self._reserve(_needed_bytes(request))
+        )
 
     def hand_over(self, requests: list[Append]) -> None:
         settlement = Settlement()
         for request in requests:
-            size = _needed_bytes(request)
+            if not self._take_lock(request.log):
+                self._defer(request)
+                continue
             try:
-                appended = self._store(request.log, request, size, settlement)
-                settlement.resolve(request.ticket, appended)
+                settlement.resolve(request.ticket, self._store(request, settlement))
             except FirnError as error:
                 settlement.fail(request.ticket, error)
         settlement.deliver_from(asyncio.get_running_loop())
 
-    def _store(self, log: ShardLog, request: Append, size: int, settlement: Settlement) -> Appended:
-        """Stores a request for which so much was reserved."""
+    def _take_lock(self, log: ShardLog) -> bool:
+        """Takes a log's lock for an append. An event loop does not wait for it, since it may be
+        held until a disk has answered, nor overtakes what it has deferred."""
+        if is_blocking():
+            return log.lock.acquire()
+        return log not in self._deferred and log.lock.acquire(blocking=False)
+
+    def _store(self, request: Append, settlement: Settlement) -> Appended:
+        """Stores a request for which memory is reserved, and lets go of the log's lock."""
+        log = request.log
         try:
-            with log.lock:
+            try:
                 if log.refusal is not None:
                     raise log.refusal
                 log.stage([request])
                 log.publish()
                 self._count(log)
+            finally:
+                log.lock.release()
             log.wake_watchers(settlement)
         finally:
             with self._lock:
-                self._reserved -= size
+                self._reserved -= _needed_bytes(request)
         if request.refusal is not None:
             raise request.refusal
         assert request.appended is not None
         return request.appended
 
+    def _defer(self, request: Append) -> None:
+        """Has a thread wait for the log's lock; requests of a log stay in order."""
+        log = request.log
+        with self._lock:
+            waiting = self._deferred.get(log)
+            if waiting is not None:
+                waiting.append(request)
+                return
+            self._deferred[log] = deque([request])
+        asyncio.get_running_loop().run_in_executor(None, self._store_deferred, log)
+
+    def _store_deferred(self, log: ShardLog) -> None:
+        while (request := self._next_deferred(log)) is not None:
+            settlement = Settlement()
+            log.lock.acquire()
+            try:
+                settlement.resolve(request.ticket, self._store(request, settlement))
+            except FirnError as error:
+                settlement.fail(request.ticket, error)
+            except BaseException as defect:
+                settlement.fail(request.ticket, defect)
+                self._fail_deferred(log, defect, settlement)
+                raise
+            finally:
+                settlement.deliver()
+
+    def _next_deferred(self, log: ShardLog) -> Append | None:
+        """The next request; if there is none, loops store by themselves again."""
+        with self._lock:
+            waiting = self._deferred[log]
+            if waiting:
+                return waiting.popleft()
+            del self._deferred[log]
+            return None
+
+    def _fail_deferred(self, log: ShardLog, defect: BaseException, settlement: Settlement) -> None:
+        """Leaves nobody waiting for a thread that ends."""
+        with self._lock:
+            waiting = self._deferred.pop(log)
+            self._reserved -= sum(map(_needed_bytes, waiting))
+        for request in waiting:
+            settlement.fail(request.ticket, defect)
+
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
-        state = self._state if spills(log.spec) else None
-        truncate_log(log, self._backend(log.spec), state, offset, position)
+        """What is kept of deletions goes first: should that fail, nothing is cut."""
+        if _mine(log).state.is_kept():
+            uid = log.spec.uid
+            for key, below in log.dead_keys.items():
+                if below > offset:
+                    self._state.set_dead_key(uid, key, offset)
+            if any(hole >= offset for hole in log.holes):
+                self._state.drop_holes_from(uid, offset)
+        truncate_log(log, self._backend(), None, offset, position)
         self._count(log)
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
-        self._layout.drop_shard(spec)
-        with self._kv.batch() as batch:
-            batch.delete_range(Family.INDEX, *shard_range(spec.uid))
         if log is not None:
             with self._lock:
                 self._held_total -= self._held.pop(log, 0)
+        self._layout.drop_shard(spec)
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.INDEX, *shard_range(spec.uid))
 
     def recount(self, log: ShardLog) -> None:
         self._count(log)
@@ -211,6 +285,7 @@ class MemoryKeeper:
     def housekeep(self, log: ShardLog) -> None:
         """Spills what is sealed, oldest first."""
         with log.lock:
+            _mine(log).settle()
             self._count(log)
         while spills(log.spec) and (segment := _oldest_in_memory(log)) is not None:
             self._spill(log, segment)
@@ -234,7 +309,9 @@ class MemoryKeeper:
             raise LimitExceeded("request", size, self._memory_bytes)
         while not self._fits(size):
             with self._lock:
-                logs = list(self._held)
+                logs = [each for each in self._held if each.refusal is None]
+            if not logs:
+                return  # What there is belongs to shards that are being deleted.
             sealed = [(each, oldest) for each in logs if (oldest := _oldest_in_memory(each))]
             if sealed:
                 victim, segment = min(sealed, key=lambda pair: pair[1].meta.sealed_ms)
@@ -255,26 +332,48 @@ class MemoryKeeper:
             self._spill(log, segment)
             return
         with log.lock:
-            log.move_start(segment.meta.end_offset)
-            self._count(log)
-
-    def _spill(self, log: ShardLog, segment: Segment) -> None:
-        with self._spilling:
-            if segment not in log.segments:
+            if log.refusal is not None:
                 return
             try:
-                spilled = spill(log.spec, segment, kv=self._kv, layout=self._layout)
+                log.move_start(segment.meta.end_offset)
             except OSError as error:
                 raise storage_failure(log.spec.name, error) from error
-            with log.lock:
-                if segment in log.segments and log.refusal is None:
-                    meta = self._next_in_catalog(log.spec, spilled.meta)
-                    save_aborted(log.spec, meta, log.producers.aborted, self._kv)
-                    self._state.roll(log.spec.uid, meta, in_memory_after(meta))
-                    log.replace_segment(segment, Segment(meta, spilled.bytes, spilled.index))
-                    self._count(log)
-                    return
-        self._backend(log.spec).drop_segment(log.spec, spilled)
+            finally:
+                self._count(log)
+
+    def _spill(self, log: ShardLog, segment: Segment) -> None:
+        """If this fails the segment stays in memory, and the log goes on."""
+        with self._spilling:
+            try:
+                self._spill_alone(_mine(log), segment)
+            except OSError as error:
+                raise storage_failure(log.spec.name, error) from error
+
+    def _spill_alone(self, log: MemoryLog, segment: Segment) -> None:
+        spec = log.spec
+        with log.lock:
+            if log.refusal is not None or segment not in log.segments:
+                return
+            # Before the file is touched: of an earlier attempt nobody may know how it ended.
+            meta = self._next_in_catalog(spec, segment.meta.become_spilled())
+        spilled = spill(spec, segment, kv=self._kv, layout=self._layout)
+        with log.lock:
+            if segment in log.segments and log.refusal is None:
+                save_aborted(spec, meta, log.producers.aborted, self._kv)
+                log.state.keep_all()
+                self._enter(spec, meta)
+                log.replace_segment(segment, Segment(meta, spilled.bytes, spilled.index))
+                self._count(log)
+                return
+        self._backend().drop_segment(spec, spilled)
+
+    def _enter(self, spec: ShardSpec, meta: SegmentMeta) -> None:
+        """Makes a spilled segment part of the catalog's chain."""
+        try:
+            self._state.roll(spec.uid, meta, in_memory_after(meta))
+        except STORAGE_ERRORS:
+            if not is_in_chain(meta, self._state.chain(spec.uid)):
+                raise
 
     def _next_in_catalog(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentMeta:
         """A segment as it comes after what is spilled: the catalog knows nothing of segments that
@@ -297,10 +396,13 @@ class MemoryKeeper:
                 self._held_total += held - self._held[log]
                 self._held[log] = held
 
-    def _backend(self, spec: ShardSpec) -> MemoryBackend:
-        return MemoryBackend(
-            spec, kv=self._kv, state=self._state, layout=self._layout, clock=self._clock
-        )
+    def _backend(self) -> MemoryBackend:
+        return MemoryBackend(kv=self._kv, state=self._state, layout=self._layout, clock=self._clock)
+
+
+def _mine(log: ShardLog) -> MemoryLog:
+    assert isinstance(log, MemoryLog)
+    return log
 
 
 def _oldest_in_memory(log: ShardLog) -> Segment | None:
@@ -322,7 +424,7 @@ def _needed_bytes(request: Append) -> int:
         term_count = sum(1 + len(record.tags) + len(record.headers) for record in records)
         tagged_count = term_count
         batch_count = 1
-    overhead = batch_count * (POINT_BYTES + HEADER_BYTES)
+    overhead = batch_count * (POINT_BYTES + BATCH_BYTES + HEADER_BYTES)
     return request.size_bytes + overhead + term_count * TERM_BYTES + tagged_count * 8
 
 
@@ -330,5 +432,7 @@ def _held_bytes(segment: Segment) -> int:
     if segment.meta.medium is Medium.FILE:
         return 0
     index = segment.index
+    content = segment.bytes
     assert isinstance(index, MemorySegmentIndex)
-    return segment.bytes.length() + index.size_bytes
+    assert isinstance(content, MemoryBytes)
+    return content.held_bytes + index.size_bytes

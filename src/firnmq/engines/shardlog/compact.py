@@ -25,7 +25,7 @@ from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, Run, SegmentScan
 from firnmq.engines.transactions import HiddenBatches, is_commit_marker
-from firnmq.errors import Corruption
+from firnmq.errors import Corruption, StorageFailed
 from firnmq.index import IndexBuilder, Point
 from firnmq.record import (
     BatchEntry,
@@ -210,7 +210,7 @@ class CompactionPass:
             raise
         try:
             self._switch(group, new)
-        except _Abandoned:
+        except (_Abandoned, NotReplaced):
             copy.drop()
             raise
         self._count(writer, group, new)
@@ -235,13 +235,15 @@ class CompactionPass:
 
     def _switch(self, old: list[Segment], new: Segment) -> None:
         """Makes the new segment part of the log. If that fails nobody knows which of them is, and
-        the log closes, to be opened from disk."""
+        the log closes, to be opened from disk; unless it is known that nothing has changed."""
         log = self._log
         with log.lock:
             if log.refusal is not None or not all(each in log.segments for each in old):
                 raise _Abandoned
             try:
                 log.replace_sealed(old, new)
+            except NotReplaced:
+                raise
             except STORAGE_ERRORS as error:
                 raise log.fail(error) from error
 
@@ -275,6 +277,10 @@ class CompactionPass:
             last_batches=self._last_batches,
             drops_tombstones=may_drop_tombstones(segment.meta, self._config, self._now_ms),
         )
+
+
+class NotReplaced(StorageFailed):
+    """A segment could not be put in the place of another; nothing has changed, the log goes on."""
 
 
 class _Abandoned(Exception):
