@@ -20,7 +20,6 @@ from firnmq.engines.segments import (
     SegmentMeta,
 )
 from firnmq.engines.shardlog import ShardLog
-from firnmq.engines.shardlog.backend import LogState
 from firnmq.engines.shardlog.compact import NotReplaced
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import ProducerStates
