@@ -39,6 +39,9 @@ PREFIX: Final = struct.Struct(
     "i"  # 12  leader_epoch.
 )
 
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+
 HEADER_BYTES: Final = 61
 PREFIX_BYTES: Final = 16
 assert HEADER.size == HEADER_BYTES
@@ -158,10 +161,10 @@ def patch_base(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> None:
     """Set base offset and leader epoch of the batch at `position` of a writable buffer."""
-    if position < 0 or memoryview(buffer).nbytes - position < HEADER_BYTES:
+    if position < 0 or len(buffer) - position < HEADER_BYTES:
         raise InvalidRecord(f"a batch header needs {HEADER_BYTES} bytes at byte {position:,}")
-    _, batch_length, _ = PREFIX.unpack_from(buffer, position)
-    PREFIX.pack_into(buffer, position, base_offset, batch_length, leader_epoch)
+    _BASE_OFFSET.pack_into(buffer, position, base_offset)
+    _LEADER_EPOCH.pack_into(buffer, position + LENGTH_END, leader_epoch)
 
 
 def patched_prefix(batch: Buffer, base_offset: int, leader_epoch: int) -> bytes:

@@ -169,8 +169,9 @@ class ShardLog:
         waiting_count = waiting_bytes = 0
         for request in requests:
             if request.records is None:
-                self._stage_merged(waiting, now_ms)
-                waiting, waiting_count, waiting_bytes = [], 0, 0
+                if waiting:
+                    self._stage_merged(waiting, now_ms)
+                    waiting, waiting_count, waiting_bytes = [], 0, 0
                 self._stage_batches(request, now_ms)
                 continue
             if (
@@ -496,17 +497,20 @@ class ShardLog:
         request.appended = Appended(base_offset=base_offset, next_offset=next_offset)
 
     def _stage_batch(self, batch: PreparedBatch, now_ms: int) -> int:
-        data = batch.data
-        tail = self.tail
-        too_large = tail.position + len(data) > self.spec.config.segment_bytes
-        if tail.position and (too_large or self.must_roll_by_age(now_ms)):
+        data, size = batch.data, len(batch.data)
+        tail, spec = self.tail, self.spec
+        position = tail.position
+        if position and (
+            position + size > spec.config.segment_bytes or self.must_roll_by_age(now_ms)
+        ):
             self.roll()
             tail = self.tail
+            position = 0
         base_offset = tail.next_offset
-        patch_base(data, 0, base_offset, self.spec.epoch)
+        patch_base(data, 0, base_offset, spec.epoch)
         tail.builder.add(
-            self._turn_index(),
-            position=tail.position,
+            self._staged_index or self._turn_index(),
+            position=position,
             base_offset=base_offset,
             record_count=batch.record_count,
             max_timestamp=batch.max_timestamp,
@@ -515,14 +519,14 @@ class ShardLog:
         )
         if tail.first_append_ms is None:
             tail.first_append_ms = now_ms
-        if len(data) < _CHAINED_BYTES_MIN:
+        if size < _CHAINED_BYTES_MIN:
             tail.crc = crc32c(data, tail.crc, _KEEP_LOCK)
         else:
             tail.crc = chain_batch_crc(tail.crc, data)  # Its own CRC was checked or made before.
-        tail.position += len(data)
-        tail.next_offset = base_offset + batch.record_count
-        if tail.position >= self.known.next_border_position:
-            self.known.note_appended(Point(tail.next_offset, tail.position))
+        tail.position = position = position + size
+        tail.next_offset = next_offset = base_offset + batch.record_count
+        if position >= self.known.next_border_position:
+            self.known.note_appended(Point(next_offset, position))
         if batch.header.producer_id >= 0:
             self.producers.note(batch.header, base_offset, data, now_ms)
             self._has_staged_marker = self._has_staged_marker or batch.header.is_control
