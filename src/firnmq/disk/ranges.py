@@ -10,20 +10,22 @@ import ctypes
 import mmap
 import os
 import sys
+import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Self
 
 _CACHESTAT = 451
 """The system call's number, the same on every architecture; since Linux 6.5."""
-_POPULATE: int = getattr(mmap, "MAP_POPULATE", 0)
-"""Makes one call set up all pages, instead of a fault for every sixteenth."""
 _ATTEMPTS = 3
 """A page that the kernel is moving to another place in memory is not counted for that moment."""
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 MAPPINGS_MAX = 256
-"""Ranges that are mapped at the same time. Each has a descriptor, and slow clients keep theirs."""
+"""Mappings that there are at the same time. Each has a descriptor, and slow clients keep theirs."""
+_KEPT_MAX = 64
+"""Files whose mapping is kept for the next range; the others' go with their last view."""
 
 
 class _Mapping(mmap.mmap):
@@ -52,11 +54,30 @@ def mappings_left() -> int:
 class HeldFile:
     """A descriptor that is closed when nobody refers to it any more."""
 
-    __slots__ = ("fd",)
+    __slots__ = ("__weakref__", "_mapping", "fd")
 
     def __init__(self, fd: int) -> None:
         """Takes over a descriptor."""
         self.fd = fd
+        self._mapping: _Mapping | None = None
+
+    def mapped(self, end: int) -> _Mapping:
+        """The file as memory, at least up to `end`: the mapping that is there if it is long enough,
+        else one of all that the file has now. Called in the event loop's thread."""
+        mapping = self._mapping
+        if mapping is None or len(mapping) < end:
+            size = os.fstat(self.fd).st_size
+            if size < end:
+                raise ValueError(f"the file has {size:,} bytes, not {end:,}")
+            mapping = _mapping_of(self.fd, size)
+            if self._mapping is None:
+                _keep(self)
+            self._mapping = mapping
+        return mapping
+
+    def forget_mapping(self) -> None:
+        """It goes when nobody has a view of it any more."""
+        self._mapping = None
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -82,15 +103,9 @@ class FileRange:
     def mapped(self) -> memoryview:
         """The bytes as memory, for a system call alone: if the file is cut, looking at them kills
         the process. They stay there, and the file open, for as long as the view does."""
-        before = self.position % mmap.ALLOCATIONGRANULARITY
-        mapping = _Mapping(
-            self.fd,
-            before + self.size_bytes,
-            flags=mmap.MAP_SHARED | _POPULATE,
-            prot=mmap.PROT_READ,
-            offset=self.position - before,
-        )
-        return memoryview(mapping)[before:]
+        end = self.position + self.size_bytes
+        mapping = _mapping_of(self.fd, end) if self.held is None else self.held.mapped(end)
+        return memoryview(mapping)[self.position : end]
 
     def is_cached(self) -> bool:
         """Whether all its bytes are known to be in memory, so that sending needs no disk."""
@@ -99,6 +114,22 @@ class FileRange:
     def modified_ns(self) -> int:
         """When the file was last written to."""
         return os.fstat(self.fd).st_mtime_ns
+
+
+def _mapping_of(fd: int, size: int) -> _Mapping:
+    return _Mapping(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+
+
+_kept: deque[weakref.ref[HeldFile]] = deque()
+"""Files with a mapping, oldest first."""
+
+
+def _keep(file: HeldFile) -> None:
+    _kept.append(weakref.ref(file))
+    while len(_kept) > _KEPT_MAX:
+        oldest = _kept.popleft()()
+        if oldest is not None:
+            oldest.forget_mapping()
 
 
 class _Asked(ctypes.Structure):

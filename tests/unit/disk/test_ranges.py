@@ -61,20 +61,48 @@ def test_a_range_keeps_its_file_although_others_come_and_it_is_removed(
 
 def test_mappings_are_counted_until_they_are_gone(cache: FileCache, tmp_path: Path) -> None:
     gc.collect()
-    part = cache.range_at(made(cache, tmp_path / "f"), 0, 10)
+    path = made(cache, tmp_path / "f")
     before = mappings_left()
-    views = [part.mapped()[2:5] for _ in range(3)]
-    assert mappings_left() == before - 3
-    del views[0]
-    assert mappings_left() == before - 2
+    views = [cache.range_at(path, at, 10).mapped()[2:5] for at in range(3)]
+    assert mappings_left() == before - 1, "all of one file share one"
+    cache.forget(path)
+    assert mappings_left() == before - 1
     views.clear()
     assert mappings_left() == before
+
+
+def test_a_mapping_follows_a_file_that_grows_and_is_cut(cache: FileCache, tmp_path: Path) -> None:
+    path = made(cache, tmp_path / "f")
+    first = cache.range_at(path, 0, SIZE).mapped()
+    cache.write_at(path, [CONTENT], SIZE)
+    second = cache.range_at(path, SIZE - 5, SIZE).mapped()
+    assert first == CONTENT
+    assert second == (CONTENT + CONTENT)[SIZE - 5 : 2 * SIZE - 5]
+    cache.truncate(path, 100)
+    with pytest.raises(ValueError, match="has 100 bytes"):
+        FileRange(
+            fd=-1, position=90, size_bytes=3 * SIZE, held=cache.range_at(path, 0, 1).held
+        ).mapped()
+    cache.write_at(path, [b"x" * 2 * SIZE], 100)
+    assert cache.range_at(path, 90, 20).mapped() == CONTENT[90:100] + b"x" * 10
+
+
+def test_few_mappings_are_kept_for_later(cache: FileCache, tmp_path: Path) -> None:
+    gc.collect()
+    before = mappings_left()
+    large = FileCache(open_max=500)
+    for number in range(100):
+        large.range_at(made(large, tmp_path / f"{number}"), 0, 10).mapped()
+    assert before - mappings_left() <= 64
+    large.close()
+    gc.collect()
+    assert mappings_left() >= before
 
 
 def test_a_mapping_beyond_the_end_is_refused(cache: FileCache, tmp_path: Path) -> None:
     part = cache.range_at(made(cache, tmp_path / "f"), SIZE - 5, 9)
     before = mappings_left()
-    with pytest.raises(ValueError, match="greater than file size"):
+    with pytest.raises(ValueError, match="bytes, not"):
         part.mapped()
     with pytest.raises(OSError, match="Bad file descriptor"):
         FileRange(fd=-7, position=0, size_bytes=3).mapped()
