@@ -31,6 +31,20 @@ def write(node: NodeProcess, topic: str, prefix: str, partitions: int, count: in
     return {(row.value or b"").decode() for row in rows}
 
 
+def wait_committed(crew: Crew, count: int) -> None:
+    """Returns when the group has committed so many records: members commit what they have told."""
+    admin = AdminClient({"bootstrap.servers": crew.address})
+    whole = confluent_kafka.ConsumerGroupTopicPartitions(crew.group)
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        kept = admin.list_consumer_group_offsets([whole])[crew.group].result(TIMEOUT_S)
+        committed = sum(max(each.offset, 0) for each in kept.topic_partitions)
+        if committed == count:
+            return
+        assert time.monotonic() < deadline, f"{committed} of {count} were committed"
+        time.sleep(0.05)
+
+
 def test_members_join_leave_and_crash(
     client: Client, quick_node: NodeProcess, make_topic: MakeTopic, new_name: NewName
 ) -> None:
@@ -41,12 +55,14 @@ def test_members_join_leave_and_crash(
         crew.wait_sizes(6, (first, 6))
         written = write(node, topic, "one", 6)
         crew.wait(lambda: written <= set(crew.values()))
+        wait_committed(crew, len(written))
         second = crew.join(client.name, *MISSED_SOON)
         crew.wait_sizes(6, (first, 3), (second, 3))
         third = crew.join(client.name)
         crew.wait_sizes(6, (first, 2), (second, 2), (third, 2))
         written |= write(node, topic, "three", 6)
         crew.wait(lambda: written <= set(crew.values()))
+        wait_committed(crew, len(written))
         assert second.records
         assert third.records
         # 2. One leaves in good order, one crashes; what they had goes to the one that stays.
@@ -56,6 +72,7 @@ def test_members_join_leave_and_crash(
         crew.wait_sizes(6, (first, 6))
         written |= write(node, topic, "last", 6)
         crew.wait(lambda: written <= set(crew.values()))
+        wait_committed(crew, len(written))
         # 3. Each began where the one before had committed, so nothing was read twice.
         assert len(crew.values()) == len(written)
 
