@@ -51,6 +51,7 @@ LENGTH_END: Final = 12
 """Where `batch_length` ends and what it counts begins."""
 CRC_START: Final = 21
 """First byte covered by the CRC."""
+_ATTRIBUTES_LOW_BYTE: Final = 22
 MAGIC: Final = 2
 
 RECORD_BYTES_MIN: Final = 7
@@ -145,6 +146,12 @@ class BatchHeader(NamedTuple):
     def at(self, base_offset: int, leader_epoch: int) -> Self:
         """The same header with the two fields that the broker sets."""
         return self._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+
+
+def attributes_of(batch: Buffer) -> int:
+    """The low byte of a batch's attributes, which is all of them that mean something; 0 if the
+    header is not whole. For a look at a client's batch before it is judged."""
+    return batch[_ATTRIBUTES_LOW_BYTE] if len(batch) >= HEADER_BYTES else 0
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:

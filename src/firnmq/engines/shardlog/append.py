@@ -24,7 +24,6 @@ from firnmq.errors import (
 )
 from firnmq.index import NEVER_MS, Terms
 from firnmq.record import (
-    HEADER_BYTES,
     BatchHeader,
     Compression,
     NewRecord,
@@ -39,7 +38,12 @@ from firnmq.record import (
     validate,
     validate_header,
 )
-from firnmq.record.batch import ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
+from firnmq.record.batch import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    attributes_of,
+)
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
@@ -51,13 +55,9 @@ BATCH_RECORDS_MAX = 10_000
 _RECORD_OVERHEAD_BYTES = 32
 _BATCH_OVERHEAD_BYTES = 256
 """More than a batch's header and what a codec adds to bytes it cannot compress."""
-_ATTRIBUTES_LOW_BYTE = 22
 _NO_OFFSET = bytes(8)
-
-
 _SEARCHED_BYTES_MAX = 4096
 """In a batch up to this size the expiry header's name is looked for before records are."""
-_ATTRIBUTES_LOW_BYTE = 22
 _KEYS_ONLY = Selection(columns=frozenset({"key"}))
 
 
@@ -154,7 +154,7 @@ def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
 
 
 def _is_compressed(batch: Buffer) -> bool:
-    return len(batch) >= HEADER_BYTES and bool(batch[_ATTRIBUTES_LOW_BYTE] & ATTRIBUTE_CODEC)
+    return bool(attributes_of(batch) & ATTRIBUTE_CODEC)
 
 
 def _writable(batch: Buffer) -> bytearray | memoryview:

@@ -23,12 +23,11 @@ from firnmq.brokers.kafka.transactions import TransactionCoordinator
 from firnmq.disk.files import Buffer
 from firnmq.engines import Appended
 from firnmq.errors import FirnError, InvalidRecord
-from firnmq.record import HEADER_BYTES, parse_header
-from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL
+from firnmq.record import parse_header
+from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL, attributes_of
 
 _LEGAL_ACKS = (-1, 0, 1)
 _NO_OFFSET = -1
-_ATTRIBUTES_LOW_BYTE = 22
 
 
 class ProduceHandler:
@@ -60,7 +59,7 @@ class ProduceHandler:
         try:
             if not data.records:
                 raise InvalidRecord("there is no batch")
-            if _is_transactional(data.records):  # type: ignore[arg-type]
+            if attributes_of(data.records) & ATTRIBUTE_TRANSACTIONAL:  # type: ignore[arg-type]
                 return await self._submit_transactional(request, name, data)
             return await self._storage.submit(name, data.index, [data.records])  # type: ignore[list-item]
         except FirnError as error:
@@ -110,9 +109,3 @@ class ProduceHandler:
         return PartitionProduceResponse(
             index=index, base_offset=appended.base_offset, log_start_offset=start_offset
         )
-
-
-def _is_transactional(batch: Buffer) -> bool:
-    return len(batch) >= HEADER_BYTES and bool(
-        batch[_ATTRIBUTES_LOW_BYTE] & ATTRIBUTE_TRANSACTIONAL
-    )

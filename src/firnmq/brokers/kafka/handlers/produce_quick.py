@@ -24,14 +24,11 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
 from firnmq.brokers.kafka.statistics import ApiStatistics
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.disk import Notice
-from firnmq.disk.files import Buffer
 from firnmq.engines import Append, Appended
 from firnmq.errors import FirnError, StorageFailed
-from firnmq.record import HEADER_BYTES
-from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL
+from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL, attributes_of
 
 _NO_OFFSET = -1
-_ATTRIBUTES_LOW_BYTE = 22
 
 
 class Client(Protocol):
@@ -156,7 +153,9 @@ class QuickProduce:
         if matched is None or self._storage.find(template.topic) is not topic:
             return None
         correlation_id, index, records = matched
-        if not 0 <= index < topic.shard_count or _is_transactional(records):
+        if not 0 <= index < topic.shard_count:
+            return None
+        if attributes_of(records) & ATTRIBUTE_TRANSACTIONAL:
             return None
         answer = ProduceAnswer(
             client, template, correlation_id, index, len(frame), perf_counter(), self._statistics
@@ -178,9 +177,3 @@ class QuickProduce:
             accepted, self._accepted = self._accepted, {}
             for driver, requests in accepted.items():
                 driver.hand_over(requests)
-
-
-def _is_transactional(batch: Buffer) -> bool:
-    return len(batch) >= HEADER_BYTES and bool(
-        batch[_ATTRIBUTES_LOW_BYTE] & ATTRIBUTE_TRANSACTIONAL
-    )
