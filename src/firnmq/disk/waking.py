@@ -31,15 +31,22 @@ class _Waker:
         loop.add_reader(self._fd, self._run)
 
     def call(self, function: Callable[[Any], None], argument: Any) -> None:
-        assert _write is not None
         self._calls.append((function, argument))
+        self._wake()
+
+    def _wake(self) -> None:
+        assert _write is not None
         _write(self._fd, _ONE, len(_ONE))
 
     def _run(self) -> None:
         os.eventfd_read(self._fd)  # Before the calls: one that comes meanwhile wakes us again.
-        while self._calls:
-            function, argument = self._calls.popleft()
-            function(argument)
+        try:
+            while self._calls:
+                function, argument = self._calls.popleft()
+                function(argument)
+        finally:
+            if self._calls:  # A defect in one call must not keep the others waiting.
+                self._wake()
 
     def __del__(self) -> None:
         os.close(self._fd)

@@ -9,6 +9,7 @@ import pytest
 
 from firnmq.disk import Settlement, Ticket, call_blocking, run_blocking
 from firnmq.disk.waiting import is_blocking
+from firnmq.disk.waking import call_from_worker
 from firnmq.errors import TimedOut
 
 
@@ -167,3 +168,23 @@ def test_a_loop_that_was_closed_leaves_no_descriptor_and_harms_no_worker() -> No
     for _ in range(20):
         asyncio.run(make())
     assert count() <= before + 2
+
+
+def test_a_defect_in_one_call_does_not_keep_others_waiting() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        defects: list[object] = []
+        loop.set_exception_handler(lambda _, context: defects.append(context["exception"]))
+        ticket: Ticket[int] = Ticket()
+
+        def fail(_: object) -> None:
+            raise RuntimeError("a defect")
+
+        settlement = Settlement()
+        settlement.resolve(ticket, 7)
+        call_from_worker(loop, fail, None)
+        settlement.deliver()
+        assert await asyncio.wait_for(ticket, 20) == 7
+        assert [str(each) for each in defects] == ["a defect"]
+
+    asyncio.run(main())
