@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 LOCK := requirements.lock
-CODEC := src/firnmq/record/codec
+COMPILED := src/firnmq/record/codec src/firnmq/disk/gathered
 
 # Variables for single targets:
 #   make test ARGS="-k codec"       arguments for pytest
@@ -23,7 +23,7 @@ LOCK_ARGS ?=
 .PHONY: help setup run check format test bench soak lock clean
 
 help:
-	@echo "make setup   create $(VENV) from $(LOCK) and compile the codec in place"
+	@echo "make setup   create $(VENV) from $(LOCK) and compile what is compiled in place"
 	@echo "make run     show a store at work in a scratch directory, then run a node"
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make format  let ruff format and fix what it can"
@@ -41,14 +41,15 @@ $(BIN)/python:
 			"name another one with: make PYTHON=/path/to/python3.11 setup" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# The old extension goes first: where the codec no longer compiles, the .py must be used.
-$(STAMP): $(LOCK) pyproject.toml setup.py $(wildcard $(CODEC).py) | $(BIN)/python
+# Old extensions go first: where a module no longer compiles, the .py must be used.
+$(STAMP): $(LOCK) pyproject.toml setup.py $(wildcard $(addsuffix .p*,$(COMPILED))) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
-	rm -rf $(CODEC).*.so build
+	rm -rf $(addsuffix .*.so,$(COMPILED)) build
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-build-isolation --no-deps -e .
-	@ls $(CODEC).*.so >/dev/null 2>&1 || echo "note: the codec could not be compiled;" \
-		"it runs interpreted, correct but slow (a C compiler makes it fast)" >&2
+	@ls $(addsuffix .*.so,$(COMPILED)) >/dev/null 2>&1 \
+		|| echo "note: not everything could be compiled;" \
+			"it runs interpreted, correct but slow (a C compiler makes it fast)" >&2
 	@touch $@
 
 run: setup
@@ -81,6 +82,6 @@ lock: | $(BIN)/python
 		$(LOCK_ARGS) --extra dev --output-file $(LOCK) pyproject.toml >/dev/null
 
 clean:
-	rm -rf build dist var $(CODEC).*.so $(STAMP) \
+	rm -rf build dist var $(addsuffix .*.so,$(COMPILED)) $(STAMP) \
 		.mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

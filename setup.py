@@ -1,7 +1,7 @@
-"""Build of the one compiled module; everything else is declared in pyproject.toml.
+"""Build of the compiled modules; everything else is declared in pyproject.toml.
 
-Where the codec cannot be compiled, for want of a C compiler or for any other reason, the build
-goes on with a warning: the same .py file is installed either way and runs interpreted.
+Where they cannot be compiled, for want of a C compiler or for any other reason, the build goes on
+with a warning: the same .py files are installed either way and run interpreted.
 """
 
 import sys
@@ -9,22 +9,25 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CODEC_SOURCE = "src/firnmq/record/codec.py"
+COMPILED_MODULES = ("firnmq.record.codec", "firnmq.disk.gathered")
 
 
-def codec_extensions() -> list[Extension]:
-    """The codec as a C extension, or nothing where Cython cannot translate it."""
-    codec = Extension(
-        "firnmq.record.codec",
-        [CODEC_SOURCE],
-        extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
-        optional=True,
-    )
+def compiled_extensions() -> list[Extension]:
+    """The modules as C extensions, or nothing where Cython cannot translate them."""
+    wanted = [
+        Extension(
+            module,
+            [f"src/{module.replace('.', '/')}.py"],
+            extra_compile_args=[] if sys.platform == "win32" else ["-O3"],
+            optional=True,
+        )
+        for module in COMPILED_MODULES
+    ]
     try:
         from Cython.Build import cythonize
 
         extensions: list[Extension] = cythonize(  # type: ignore[no-untyped-call]
-            [codec], build_dir="build/cython", language_level=3
+            wanted, build_dir="build/cython", language_level=3
         )
     except Exception as error:  # Whatever stops the translation, the build must go on.
         warn_interpreted(error)
@@ -45,7 +48,7 @@ class BuildIfPossible(build_ext):  # type: ignore[misc]
 
 
 def warn_interpreted(error: Exception) -> None:
-    print(f"warning: the codec is not compiled and will run interpreted: {error}", file=sys.stderr)
+    print(f"warning: not compiled, will run interpreted: {error}", file=sys.stderr)
 
 
-setup(ext_modules=codec_extensions(), cmdclass={"build_ext": BuildIfPossible})
+setup(ext_modules=compiled_extensions(), cmdclass={"build_ext": BuildIfPossible})

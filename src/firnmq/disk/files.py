@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from firnmq.disk import gathered
 from firnmq.disk.directory import make_directories, sync_directory
 from firnmq.disk.ranges import FileRange, HeldFile
 
@@ -63,11 +64,13 @@ class FileCache:
         """Writes all buffers at the position with as few calls as the system allows.
 
         With `durable` they are on the device when this returns. Write and sync are then one
-        system call where that is possible: a thread that comes back from a call may have to wait
-        for the interpreter's lock, and so waits once instead of twice.
+        stay outside the interpreter where that is possible: a thread that comes back may have to
+        wait for the interpreter's lock, and so waits once instead of twice.
         """
         file = self._open(path)
-        if durable and _WRITE_DURABLY and len(buffers) <= IOV_MAX:
+        if durable and gathered.IS_COMPILED and sum(map(len, buffers)) > gathered.PART_BYTES:
+            written = gathered.write_durably(file.fd, buffers, position)
+        elif durable and _WRITE_DURABLY and len(buffers) <= IOV_MAX:
             written = _write_all(file.fd, buffers, position, _WRITE_DURABLY)
         else:
             written = _write_all(file.fd, buffers, position)

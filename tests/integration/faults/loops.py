@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -39,5 +40,6 @@ def mounted(image: Path, at: Path) -> Iterator[Path]:
     try:
         yield at
     finally:
+        gc.collect()  # An error that was caught may hold a file through its traceback.
         subprocess.run(["umount", at], check=True)
         at.rmdir()
