@@ -13,7 +13,6 @@ from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines import (
     AdapterOffsetStrategy,
-    Append,
     Appended,
     Engine,
     Page,
@@ -33,6 +32,10 @@ class EngineStorageAdapter:
         self._engine = engine
         self._offsets = offsets
         self._readers = readers
+        self.accept_raw = engine.accept_batch
+        """An encoded batch, checked, for `hand_over`; None where it would have to wait."""
+        self.hand_over = engine.hand_over
+        """Stores what was accepted; each ticket is settled once that is durable."""
 
     async def create_shard(self, shard: str, config: TopicConfig) -> None:
         await call_blocking(self._readers, self._engine.create_shard, shard, config)
@@ -114,14 +117,6 @@ class EngineStorageAdapter:
     async def submit_raw(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]:
         """Queues encoded batches in the order of calls; the ticket waits for durability."""
         return await self._engine.submit_batches(shard, batches)
-
-    def accept_raw(self, shard: str, batch: Buffer, ticket: Ticket[Appended]) -> Append | None:
-        """An encoded batch, checked, for `hand_over`; None where it would have to wait."""
-        return self._engine.accept_batch(shard, batch, ticket)
-
-    def hand_over(self, requests: list[Append]) -> None:
-        """Stores what was accepted; each ticket is settled once that is durable."""
-        self._engine.hand_over(requests)
 
     async def append_marker(
         self, shard: str, producer_id: int, epoch: int, *, is_commit: bool

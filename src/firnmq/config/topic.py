@@ -137,7 +137,7 @@ class TopicConfig:
     @property
     def compacts(self) -> bool:
         """Whether the newest record of each key is all that is kept in the end."""
-        return self.cleanup_policy.compacts
+        return self.cleanup_policy is not CleanupPolicy.DELETE
 
     @property
     def expire_header_bytes(self) -> bytes:

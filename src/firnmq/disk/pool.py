@@ -96,7 +96,8 @@ class _Lane(Generic[R]):
     def __init__(self, limits: PoolLimits, handler: TurnHandler[R]) -> None:
         self.limits = limits
         self.handler = handler
-        self.changed = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
         self.requests: deque[R] = deque()
         self.queued_bytes = 0
         self.room_waiters: list[Ticket[None]] = []
@@ -125,7 +126,7 @@ class _Lane(Generic[R]):
 
     def put_all(self, requests: Sequence[R]) -> None:
         """Queues requests whatever the limits say; the caller has asked `has_room` before."""
-        with self.changed:
+        with self.lock:
             if self.closed:
                 raise Closed("the I/O pool is closed")
             self.requests.extend(requests)
@@ -139,7 +140,7 @@ class _Lane(Generic[R]):
 
     def run_here(self, requests: list[R], loop: asyncio.AbstractEventLoop) -> bool:
         """Takes a turn in place of an idle worker; False if it is not idle."""
-        with self.changed:
+        with self.lock:
             if self.requests or self.worker_is_busy or self.has_guest or self.closed:
                 return False
             began = time.monotonic()
@@ -152,7 +153,7 @@ class _Lane(Generic[R]):
             _run(self.handler, requests).deliver_from(loop)
         finally:
             ended = time.monotonic()
-            with self.changed:
+            with self.lock:
                 if ended - began > _GUEST_SLOW_S:
                     self.no_guest_until = ended + _GUEST_PAUSE_S
                 self.has_guest = False
@@ -268,9 +269,10 @@ class IoPool(Generic[R]):
 
         Given the running event loop, they are so quick that it takes the turns of idle workers.
         """
+        lanes = self._lanes
         by_lane: dict[_Lane[R], list[R]] = {}
         for shard_uid, request in requests:
-            by_lane.setdefault(self._lanes[shard_uid % len(self._lanes)], []).append(request)
+            by_lane.setdefault(lanes[shard_uid % len(lanes)], []).append(request)
         for lane, group in by_lane.items():
             if quick_in is not None and lane.run_here(group, quick_in):
                 continue

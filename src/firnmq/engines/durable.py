@@ -161,16 +161,21 @@ class DurableKeeper:
 
     def hand_over(self, requests: list[Append]) -> None:
         """What is quick is carried out at once if the worker has nothing to do."""
-        total_bytes = sum(request.size_bytes for request in requests)
-        is_quick = (
-            total_bytes <= _QUICK_BYTES_MAX
-            and not self._backend.has_failed
-            and all(log.is_quick(total_bytes) for log in {request.log for request in requests})
-        )
-        self._pool.hand_over(
-            [(request.log.spec.uid, request) for request in requests],
-            quick_in=asyncio.get_running_loop() if is_quick else None,
-        )
+        total_bytes = 0
+        numbered = []
+        logs = set()
+        for request in requests:
+            total_bytes += request.size_bytes
+            numbered.append((request.log.spec.uid, request))
+            logs.add(request.log)
+        quick_in = None
+        if total_bytes <= _QUICK_BYTES_MAX and not self._backend.has_failed:
+            for log in logs:
+                if not log.is_quick(total_bytes):
+                    break
+            else:
+                quick_in = asyncio.get_running_loop()
+        self._pool.hand_over(numbered, quick_in)
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         truncate_log(log, self._backend, self._backend.state, offset, position)

@@ -95,6 +95,8 @@ class LogEngine:
         """A producer is forgotten once it has stored nothing for `producer_expiration_ms`."""
         self._producer_expiration_ms = producer_expiration_ms
         self._keeper = keeper
+        self.hand_over = keeper.hand_over
+        """Appends what was accepted; the requests' tickets are settled once it is durable."""
         self._state = state
         self._clock = clock
         self._specs = {
@@ -248,10 +250,6 @@ class LogEngine:
         request.log = log
         request.ticket = ticket
         return request
-
-    def hand_over(self, requests: list[Append]) -> None:
-        """Appends what was accepted; the requests' tickets are settled once it is durable."""
-        self._keeper.hand_over(requests)
 
     async def append_marker(
         self, shard: str, producer_id: int, epoch: int, *, is_commit: bool

@@ -158,7 +158,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`, unjudged; InvalidRecord if fewer than 61 bytes are there."""
     if position >= 0:
         try:
-            return BatchHeader._make(HEADER.unpack_from(buffer, position))
+            return tuple.__new__(BatchHeader, HEADER.unpack_from(buffer, position))
         except struct.error:
             pass  # Fewer bytes than it takes.
     raise InvalidRecord(f"a batch header needs {HEADER_BYTES} bytes at byte {position:,}")

@@ -21,7 +21,7 @@ from firnmq.brokers.kafka.handlers.lookup import LookupHandler
 from firnmq.brokers.kafka.handlers.metadata import MetadataHandler
 from firnmq.brokers.kafka.handlers.offsets import OffsetHandler
 from firnmq.brokers.kafka.handlers.produce import ProduceHandler
-from firnmq.brokers.kafka.handlers.produce_quick import ProduceAnswer, QuickProduce
+from firnmq.brokers.kafka.handlers.produce_quick import QuickProduce
 from firnmq.brokers.kafka.handlers.producers import ProducerHandler
 from firnmq.brokers.kafka.handlers.topics import TopicHandler
 from firnmq.brokers.kafka.handlers.transactions import TransactionHandler
@@ -100,6 +100,9 @@ class KafkaBroker:
         self.address = Address(config.advertised_host or config.host, config.port)
         self._produce = ProduceHandler(storage, transaction_coordinator)
         self._quick_produce = QuickProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
+        # A client that has not authenticated never has a route, so it begins nothing this way.
+        self.begin_now = self._quick_produce.begin
+        self.hand_over = self._quick_produce.hand_over
         self._handlers = _routes(
             fetch=FetchHandler(storage),
             lookup=LookupHandler(storage),
@@ -207,13 +210,6 @@ class KafkaBroker:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
-
-    def begin_now(self, frame: bytearray, client: KafkaConnection) -> ProduceAnswer | None:
-        # A client that has not authenticated never has a route.
-        return self._quick_produce.begin(frame, client)
-
-    def hand_over(self) -> None:
-        self._quick_produce.hand_over()
 
     async def begin(
         self, frame: bytearray, client: KafkaConnection

@@ -74,7 +74,8 @@ class ByteBudget:
 
     def give_back(self, size: int) -> None:
         self.used_bytes -= size
-        self._serve()
+        if self._growing or self._waiting:
+            self._serve()
 
     def _serve(self) -> None:
         while self._growing:

@@ -8,7 +8,6 @@ file: it costs a mapping, not memory. Design note 5 says why it is not `sendfile
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 from firnmq.brokers.kafka.protocol import FileRange, Part
 from firnmq.disk.files import Buffer
@@ -30,4 +29,4 @@ def buffers_of(parts: list[Part]) -> list[Buffer]:
     for part in parts:
         if isinstance(part, FileRange):
             return [part.mapped() if isinstance(part, FileRange) else part for part in parts]
-    return cast(list[Buffer], parts)
+    return parts  # type: ignore[return-value]

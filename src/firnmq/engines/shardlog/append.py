@@ -128,7 +128,7 @@ def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
     header and the CRC are.
     """
     is_indexed = config.index_key or config.index_tag
-    if is_indexed or not _is_compressed(batch):
+    if is_indexed or not attributes_of(batch) & ATTRIBUTE_CODEC:
         header = validate(
             batch, max_batch_bytes=config.max_batch_bytes, max_record_bytes=config.max_record_bytes
         )

@@ -174,7 +174,7 @@ class ShardLog:
                     waiting, waiting_count, waiting_bytes = [], 0, 0
                 self._stage_batches(request, now_ms)
                 continue
-            if (
+            if waiting and (
                 waiting_count + len(request.records) > BATCH_RECORDS_MAX
                 or waiting_bytes + request.size_bytes > self.spec.config.max_batch_bytes
             ):
@@ -183,7 +183,8 @@ class ShardLog:
             waiting.append(request)
             waiting_count += len(request.records)
             waiting_bytes += request.size_bytes
-        self._stage_merged(waiting, now_ms)
+        if waiting:
+            self._stage_merged(waiting, now_ms)
         self._hand_over()
 
     def sync(self) -> None:
@@ -227,8 +228,10 @@ class ShardLog:
 
     def publish(self) -> None:
         """Shows readers everything staged. Nothing may be staged and uncommitted."""
-        self._staged_index = None
-        self.rows = Rows()
+        if self._staged_index is not None and self._staged_index.entries:
+            self._staged_index = None
+        if self.rows.rows:
+            self.rows = Rows()
         self._has_staged_marker = False
         self.view = self._view_of_tail(self.view.start_offset)
 
@@ -440,6 +443,7 @@ class ShardLog:
         self._synced = self._checkpoint()
         self.hints = {}
         self.known.begin(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
+        self._staged_index = None
         self.publish()
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
@@ -463,8 +467,6 @@ class ShardLog:
     # Staging --------------------------------------------------------------------------------
 
     def _stage_merged(self, requests: list[Append], now_ms: int) -> None:
-        if not requests:
-            return
         records: list[NewRecord] = []
         for request in requests:
             assert request.records is not None
