@@ -40,6 +40,11 @@ _TERM_KEPT_BYTES = 96
 _BIAS = 2**63
 
 
+def place_prefix(shard_uid: int, place: int) -> bytes:
+    """What the keys of a segment's entries and rows begin with; they sort by it."""
+    return PREFIX.pack(shard_uid, place, 0)[:-1]
+
+
 def segment_range(shard_uid: int, segment_seq: int) -> tuple[bytes, bytes]:
     """Every index entry of a segment is in [first, second)."""
     return PREFIX.pack(shard_uid, segment_seq, 0), PREFIX.pack(shard_uid, segment_seq, KIND_END)
