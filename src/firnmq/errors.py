@@ -57,6 +57,11 @@ class Corruption(FirnError):
         self.position = position
 
 
+class OtherFormat(Corruption):
+    """What is stored is of another version of this program, or of another program; nothing was
+    changed."""
+
+
 class OffsetOutOfRange(FirnError):
     """The offset is outside the readable range [start, end)."""
 

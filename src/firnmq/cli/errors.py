@@ -11,6 +11,7 @@ from firnmq.errors import (
     FirnError,
     KeyNotFound,
     OffsetOutOfRange,
+    OtherFormat,
     ShardNotFound,
     StorageTypeNotFound,
     TopicNotFound,
@@ -68,6 +69,8 @@ def hint_for(error: BaseException) -> str | None:
             )
         case AlreadyExists(kind="topic"):
             return "firn topic describe shows it; firn topic delete removes it and its records"
+        case OtherFormat():
+            return "nothing in it was changed"
         case Corruption():
             return "firn verify checks everything; firn dump FILE shows a segment file's batches"
         case DiskFull():

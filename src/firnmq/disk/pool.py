@@ -111,10 +111,6 @@ class _Lane(Generic[R]):
         self.turn_count = 0
         self.request_count = 0
 
-    def put_nowait(self, request: R) -> bool:
-        with self.changed:
-            return self._put(request)
-
     def put_or_wait_for_room(self, request: R) -> Ticket[None] | None:
         """None when the request is queued, else a ticket to wait for before trying again."""
         with self.changed:
@@ -248,10 +244,6 @@ class IoPool(Generic[R]):
         for thread in self._threads:
             thread.start()
 
-    def put_nowait(self, shard_uid: int, request: R) -> bool:
-        """Queues the request, or returns False when its worker's queue is full."""
-        return self._lanes[shard_uid % len(self._lanes)].put_nowait(request)
-
     async def put(self, shard_uid: int, request: R) -> None:
         """Queues the request, waiting for room: that wait is the back-pressure."""
         lane = self._lanes[shard_uid % len(self._lanes)]
@@ -308,6 +300,7 @@ class IoPool(Generic[R]):
         while (requests := lane.take(deadline)) is not None:
             if requests:
                 _run(handler, requests).deliver()
+            del requests  # An idle worker does not keep the bytes of its last turn.
             try:
                 wanted = handler.tick()
             except Exception as error:  # Supervisor: a worker without a thread hangs its shards.

@@ -1,24 +1,41 @@
-"""A sealed segment on disk while it is written anew: bytes in some layout, indexes in RocksDB."""
+"""A sealed segment on disk while it is written anew: bytes in some layout, indexes in RocksDB.
+
+What a crash leaves of one that never became part of its shard is removed when the shard is opened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 from firnmq.disk import Family, KeyValueStore
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Rows, Segment, SegmentBytes, SegmentMeta
-from firnmq.engines.state import ShardSpec
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex
-from firnmq.index.layout import segment_range
+from firnmq.index.layout import NO_SEGMENT, place_prefix
 
 
-def drop_stray_entries(kv: KeyValueStore, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
-    """Removes index entries in the other slots of segments, left by an interrupted compaction."""
-    for meta in metas:
-        lower, upper = segment_range(spec.uid, meta.other_place)
-        if kv.items(Family.INDEX, lower, upper, 1):
+def drop_strays_of(
+    kv: KeyValueStore, family: Family, shard_uid: int, metas: Iterable[SegmentMeta]
+) -> None:
+    """Removes a shard's rows or index entries in places that none of its segments has.
+
+    An interrupted compaction or spill leaves some, at any number: the segment that was written may
+    have been dropped meanwhile, or be known to nobody yet. Unsynced, since the next opening looks
+    again. There is one look per gap between places, and a chain has few.
+    """
+    for lower, upper in _gaps(shard_uid, metas):
+        if kv.items(family, lower, upper, 1):
             with kv.batch() as batch:
-                batch.delete_range(Family.INDEX, lower, upper)
+                batch.delete_range(family, lower, upper)
+
+
+def _gaps(shard_uid: int, metas: Iterable[SegmentMeta]) -> Iterator[tuple[bytes, bytes]]:
+    """Ranges of keys between the places of segments; what is of the shard as a whole is in none."""
+    free = 0
+    for place in (*sorted(meta.place for meta in metas), NO_SEGMENT):
+        if place > free:
+            yield place_prefix(shard_uid, free), place_prefix(shard_uid, place)
+        free = place + 1
 
 
 class StoredCopy:

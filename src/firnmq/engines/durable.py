@@ -10,7 +10,7 @@ from firnmq.clock import Clock
 from firnmq.config import Durability
 from firnmq.disk import Family, IoPool, KeyValueStore, Ticket
 from firnmq.engines.api import Appended
-from firnmq.engines.copies import StoredCopy, drop_stray_entries
+from firnmq.engines.copies import StoredCopy, drop_strays_of
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
@@ -44,7 +44,7 @@ class ByteLayout(Protocol):
         """Removes every byte of a shard, whatever state it is in."""
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
-        """Removes bytes in the other slots of a shard's segments."""
+        """Removes bytes that belong to none of the shard's segments."""
 
 
 class DurableBackend:
@@ -123,7 +123,7 @@ class DurableBackend:
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         self._layouts[spec.config.storage_type].drop_strays(spec, metas)
-        drop_stray_entries(self._kv, spec, metas)
+        drop_strays_of(self._kv, Family.INDEX, spec.uid, metas)
 
     def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
         RocksSegmentIndex(self._kv, spec.uid, segment.meta.place).clear()

@@ -356,8 +356,10 @@ class LogEngine:
         """Rolls by age, drops what retention allows and producers that have long been silent,
         and whatever else the keeper has to do; then compacts for a while.
 
-        One shard's trouble is logged and does not keep others from their turn.
+        One shard's trouble is logged and does not keep others from their turn; if it is a defect,
+        it is raised in the end.
         """
+        defects: list[Exception] = []
         for name, spec in list(self._specs.items()):
             config = spec.config
             has_limits = (config.retention_ms, config.retention_bytes, config.ttl_ms) != (None,) * 3
@@ -374,7 +376,12 @@ class LogEngine:
                 continue  # Deleted meanwhile.
             except (FirnError, OSError) as error:
                 _log.error("housekeeping_failed", shard=name, error=str(error))
+            except Exception as defect:  # Supervisor: other shards have their turn first.
+                _log.error("housekeeping_failed", shard=name, error=repr(defect))
+                defects.append(defect)
         self._compactor.work(is_stopping)
+        if defects:
+            raise defects[0]
 
     def compaction_counts(self) -> CompactionCounts:
         return self._compactor.counts

@@ -116,7 +116,6 @@ class ShardState:
         self.shards = catalog.shards
         self.chain = catalog.chain
         self.active_seq = catalog.active_seq
-        self.undo_roll = catalog.undo_roll
         self.start_offset = catalog.start_offset
 
     def remove_shards(self, names: Sequence[str], specs: Sequence[ShardSpec]) -> None:
@@ -139,6 +138,11 @@ class ShardState:
         """Seals the active segment and makes the next one the active one."""
         self._kv.sync()  # A sealed segment is never scanned again: its index must be whole.
         self.catalog.roll(uid, sealed, active, producers)
+
+    def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: Sequence[int]) -> SegmentMeta:
+        """Makes a segment the active one again and forgets those after it, which are empty."""
+        self._kv.sync()
+        return self.catalog.undo_roll(uid, active, newer_seqs)
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Puts one sealed segment in the place of itself and of those after it, which were merged

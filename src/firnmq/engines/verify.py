@@ -212,6 +212,8 @@ class Verifier:
                     notes.add(FindingKind.ORPHAN, text, f"{family.value} family")
                 elif seq not in known and not self._is_of_producers(family, spec.uid, seq):
                     text = f"entries of segment {seq}, which the shard does not have"
+                    if seq != NO_SEGMENT:
+                        text = f"{text}; {_OPENING_REMOVES}"
                     notes.add(FindingKind.ORPHAN, text, f"{family.value} family", seq=seq)
 
     def _is_of_producers(self, family: Family, uid: int, seq: int) -> bool:

@@ -15,6 +15,7 @@ from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.findings import FindingKind, Notes
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog.producers import (
+    ABORTED_BYTES,
     BATCHES_KEPT,
     Producer,
     ProducerBatch,
@@ -30,6 +31,8 @@ from firnmq.index.layout import (
     PREFIX,
     PRODUCER,
     U64,
+    aborted_range,
+    is_lost,
 )
 from firnmq.record import BatchEntry
 from firnmq.record.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
@@ -92,6 +95,8 @@ class ProducerCheck:
         """By the offset of the marker; those whose beginning is certain."""
         self._doubtful: dict[int, int] = {}
         """Abort markers of producers whose transactions may have begun earlier: by offset, ids."""
+        self._lost: set[bytes] = set()
+        """Keys of transactions that end, without a marker, where a segment ends."""
 
     def take(self, entry: BatchEntry, batch: bytes) -> None:
         """The next batch of the log that has a producer."""
@@ -136,6 +141,7 @@ class ProducerCheck:
             else:
                 self._seen[producer_id] = seen = _Seen()
                 seen.start = _Start(start, is_certain=True)
+        self._end_lost(meta)
 
     def finish(self, *, has_producers: bool) -> None:
         """Compares what is stored; `has_producers` is False where producers are kept in memory
@@ -145,7 +151,9 @@ class ProducerCheck:
         for key, value in self._entries():
             try:
                 kind, number = _read_key(key)
-                if kind == PRODUCER:
+                if kind == ABORTED and is_lost(key):
+                    self._check_lost(key, number)
+                elif kind == PRODUCER:
                     producers[number] = Producer.unpack(value)
                 else:
                     aborted[number] = unpack_aborted(number, value)
@@ -156,6 +164,24 @@ class ProducerCheck:
         self._check_aborted(aborted, may_be_missing=not has_producers)
 
     # The log ------------------------------------------------------------------------------------
+
+    def _end_lost(self, meta: SegmentMeta) -> None:
+        """Ends the transactions whose rest was lost with a memory after this segment."""
+        end = meta.end_offset
+        for key, value in self._kv.items(
+            Family.INDEX, *aborted_range(self._spec.uid, end - 1, end)
+        ):
+            if not is_lost(key) or len(value) != ABORTED_BYTES:
+                continue  # What is malformed is told at the end.
+            self._lost.add(key)
+            entry = unpack_aborted(end - 1, value)
+            seen = self._seen.get(entry.producer_id)
+            if seen is None or seen.start is None or seen.start.offset != entry.first_offset:
+                text = f"producer {entry.producer_id}: a transaction since offset "
+                text += f"{entry.first_offset} is kept as cut off, by the log none is open"
+                self._add(FindingKind.TRANSACTION, text, seq=meta.seq)
+            else:
+                seen.start, seen.has_ended = None, True
 
     def _take_marker(self, seen: _Seen, producer_id: int, offset: int, batch: bytes) -> None:
         start, seen.start = seen.start, None
@@ -240,6 +266,11 @@ class ProducerCheck:
                 )
                 self._add(FindingKind.TRANSACTION, text)
 
+    def _check_lost(self, key: bytes, offset: int) -> None:
+        if key not in self._lost and offset >= self._first_offset:
+            text = f"a transaction is kept as cut off at offset {offset}, where no segment ends"
+            self._add(FindingKind.TRANSACTION, text)
+
     def _abort_differences(self, entry: AbortedTransaction) -> Iterator[str]:
         """A transaction that began before the first batch may be open at any later abort too: a
         stable offset below that is as good as any."""
@@ -274,7 +305,7 @@ class ProducerCheck:
 
 def _read_key(key: bytes) -> tuple[int, int]:
     kind = key[PREFIX.size - 1]
-    if len(key) != PREFIX.size + U64.size:
+    if len(key) != PREFIX.size + U64.size and not (kind == ABORTED and is_lost(key)):
         raise Corruption("no producer and no marker has such a key")
     return kind, U64.unpack_from(key, PREFIX.size)[0]
 

@@ -40,6 +40,11 @@ _TERM_KEPT_BYTES = 96
 _BIAS = 2**63
 
 
+def place_prefix(shard_uid: int, place: int) -> bytes:
+    """What the keys of a segment's entries and rows begin with; they sort by it."""
+    return PREFIX.pack(shard_uid, place, 0)[:-1]
+
+
 def segment_range(shard_uid: int, segment_seq: int) -> tuple[bytes, bytes]:
     """Every index entry of a segment is in [first, second)."""
     return PREFIX.pack(shard_uid, segment_seq, 0), PREFIX.pack(shard_uid, segment_seq, KIND_END)
@@ -70,15 +75,25 @@ def aborted_key(shard_uid: int, last_offset: int) -> bytes:
     return PREFIX.pack(shard_uid, NO_SEGMENT, ABORTED) + U64.pack(last_offset)
 
 
+def lost_key(shard_uid: int, last_offset: int, producer_id: int) -> bytes:
+    """The key of an aborted transaction without a marker: several may end at one offset."""
+    return aborted_key(shard_uid, last_offset) + U64.pack(producer_id)
+
+
+def is_lost(key: bytes) -> bool:
+    """Whether an aborted transaction's key is of one without a marker."""
+    return len(key) == PREFIX.size + 2 * U64.size
+
+
 def last_offset_of(key: bytes) -> int:
-    """The marker's offset from an aborted transaction's key."""
+    """The offset at which an aborted transaction ends, from its key."""
     return int(U64.unpack_from(key, PREFIX.size)[0])
 
 
 def aborted_range(
     shard_uid: int, start_offset: int = 0, end_offset: int = 2**64 - 1
 ) -> tuple[bytes, bytes]:
-    """Every aborted transaction with its marker in [start, end) is in [first, second)."""
+    """Every aborted transaction that ends in [start, end) is in [first, second)."""
     return aborted_key(shard_uid, start_offset), aborted_key(shard_uid, end_offset)
 
 

@@ -24,6 +24,7 @@ from firnmq.errors import (
     DiskFull,
     FirnError,
     InvalidArgument,
+    OtherFormat,
     StorageFailed,
     TimedOut,
     storage_failure,
@@ -349,20 +350,18 @@ class SqliteMetaStore:
         try:
             if not self._is_shared:
                 db.execute("PRAGMA locking_mode=EXCLUSIVE")
+            version = _format(db)
+            if version not in (None, _FORMAT):  # Before anything is changed.
+                db.close()
+                raise OtherFormat(_explained(version), where=str(self._path))
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
-            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'counters'").fetchone() is None:
+            if version is None:
                 db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            version = _counter(db, "format")
             self._committed = _counter(db, "revision")
         except sqlite3.Error as error:
             db.close()
             raise _typed(error, self._path) from error
-        if version != _FORMAT:
-            db.close()
-            raise Corruption(
-                f"has format {version}, this version reads {_FORMAT}", where=str(self._path)
-            )
         return db
 
 
@@ -420,6 +419,27 @@ def _get(db: sqlite3.Connection, key: str) -> Entry | None:
         "SELECT key, value, create_revision, mod_revision FROM entries WHERE key = ?", (key,)
     ).fetchone()
     return None if row is None else _entry(row)
+
+
+def _format(db: sqlite3.Connection) -> int | None:
+    """The format of the database, 0 if it is none of ours, None if nothing is in it."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        return None
+    columns = {column for _, column, *_ in db.execute("PRAGMA table_info(counters)")}
+    if not {"name", "value"} <= columns:
+        return 0
+    row = db.execute("SELECT value FROM counters WHERE name = 'format'").fetchone()
+    return row[0] if row is not None and isinstance(row[0], int) else 0
+
+
+def _explained(version: int | None) -> str:
+    if not version:
+        return "is a database of another program; choose another directory"
+    return (
+        f"has format {version}, this version of firnmq reads {_FORMAT}; "
+        "open the directory with the version that made it"
+    )
 
 
 def _counter(db: sqlite3.Connection, name: str) -> int:

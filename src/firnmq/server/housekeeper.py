@@ -15,7 +15,7 @@ _log = EventLogger("housekeeper")
 
 
 class Housekeeper:
-    """Runs from its making until stopped."""
+    """Runs from its making until stopped, whatever becomes of a round."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -46,3 +46,5 @@ class Housekeeper:
             work()
         except (FirnError, OSError) as error:
             _log.error(event, error=str(error))
+        except Exception as defect:  # Supervisor: the next round comes all the same.
+            _log.error(event, error=repr(defect))

@@ -14,7 +14,8 @@ import msgspec
 
 from firnmq.clock import Clock
 from firnmq.disk import Family, KeyValueStore
-from firnmq.errors import Corruption
+from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
+from firnmq.errors import Corruption, OtherFormat
 from firnmq.meta import Compare, Entry, MetaStore, NodeIdentity, register_node
 from firnmq.meta.records import (
     NODES,
@@ -28,6 +29,8 @@ from firnmq.meta.records import (
 FIRST_NODE = 1
 _META_KEY = "directory"
 _STATE_KEY = b"D"
+_KEY_END = b"\xff" * 16
+"""After every key there is, in any family."""
 
 
 class DirectoryRecord(msgspec.Struct, frozen=True):
@@ -51,6 +54,7 @@ def register_directory(
         text = f"{reason}; put meta.db and db back from the same copy of the directory"
         raise Corruption(text, where=str(path))
     if entry is None:  # First here: metadata without shards may stand alone, shards may not.
+        _refuse_foreign(path, kv)
         directory_id = uuid.uuid4().hex
         meta.txn([Compare.absent(_META_KEY)], {_META_KEY: directory_id.encode()})
     else:
@@ -84,6 +88,23 @@ def _difference(meta: MetaStore, entry: Entry | None, known: DirectoryRecord | N
     if life is None or decode(life, Incarnation).incarnation < known.incarnation:
         return "the metadata is older than the key-value store"
     return None
+
+
+def _refuse_foreign(path: Path, kv: KeyValueStore) -> None:
+    """Data that nobody has noted in the metadata is none that this version has written."""
+    segments = path / SEGMENT_DIRECTORY
+    if any(kv.items(family, b"", _KEY_END, 1) for family in Family):
+        found = "db holds data"
+    elif segments.is_dir() and any(segments.iterdir()):
+        found = f"{SEGMENT_DIRECTORY} holds files"
+    else:
+        return
+    raise OtherFormat(
+        f"{found} of which meta.db knows nothing: made by an earlier version, or parts of the "
+        "directory are gone; open it with the version that made it, put meta.db and db back from "
+        "the same copy of the directory, or choose another directory",
+        where=str(path),
+    )
 
 
 def _last_node(meta: MetaStore) -> int:

@@ -92,9 +92,13 @@ class LocalStore:
         return self.pool.statistics()
 
     def housekeep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """One round of rolling by age, retention, spilling and compaction."""
-        for engine in self.engines.values():
-            engine.housekeep(is_stopping)
+        """One round of rolling by age, retention, spilling and compaction.
+
+        A defect is raised once every engine has had its turn.
+        """
+        with ExitStack() as turns:
+            for engine in reversed(self.engines.values()):
+                turns.callback(engine.housekeep, is_stopping)
 
     def compaction_counts(self) -> dict[str, CompactionCounts]:
         """What compaction has done, by storage type."""

@@ -176,7 +176,7 @@ async def test_tasks_wait_while_the_queue_is_full(make_pool, handlers, limits) -
     await asyncio.wait([asyncio.ensure_future(_step())])
     assert pool.statistics().queued_requests <= 3
     assert pool.statistics().queued_bytes <= 30
-    assert not pool.put_nowait(0, Request("refused", 10))
+    assert not pool.has_room(0)
     tasks[15].cancel()
     handler.gate.set()
     done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -232,7 +232,7 @@ def test_closing_serves_what_is_queued_and_refuses_the_rest(make_pool, handlers)
     assert len(served) >= 6
     assert handler.is_closed
     with pytest.raises(Closed):
-        pool.put_nowait(0, Request("late"))
+        run_blocking(submit(pool, Request("late")))
 
 
 async def test_a_defect_of_the_handler_fails_its_requests_only(make_pool, handlers) -> None:

@@ -1,6 +1,8 @@
 """When bytes are synced, and that a shard outlives what goes on between."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +41,31 @@ def test_an_interval_sync_after_a_roll_does_not_close_the_shard(lab: Lab) -> Non
     lab.store.pool.close()
     assert shard.status.failure is None
     assert other.status.failure is None
+
+
+@pytest.mark.parametrize("durability", ["os", "interval"])
+def test_a_deleted_log_is_let_go(lab: Lab, durability: str) -> None:
+    """Its worker, which has bytes of it to sync, does not keep it."""
+    other = lab.shard({"durability": "os"})
+    shard = lab.shard({"durability": durability, "durability.interval.ms": 1})
+    shard.append_values(b"v")
+    log = weakref.ref(lab.engine.log(shard.name))  # type: ignore[attr-defined]
+    lab.engine.delete_shard(shard.name)
+    for _ in range(2_000):  # Every worker has had a turn, and its ticks.
+        if log() is None:
+            break
+        other.append_values(b"v")
+        gc.collect(0)
+    assert log() is None
+
+
+def test_closing_syncs_what_was_left_to_the_system(files_lab: Lab) -> None:
+    shards = [files_lab.shard({"durability": "os"}) for _ in range(3)]
+    for shard in shards:
+        shard.append_values(b"v")
+    before = files_lab.store.files.statistics().sync_count
+    files_lab.store.pool.close()
+    assert files_lab.store.files.statistics().sync_count == before + len(shards)
 
 
 def test_bytes_are_synced_as_the_topic_asks(files_lab: Lab) -> None:

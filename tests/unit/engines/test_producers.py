@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from firnmq.config import StorageType, StoreConfig
+from firnmq.disk import Family
 from firnmq.engines import AdapterOffsetStrategy
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.shardlog.producers import Producer, ProducerStates
@@ -25,6 +26,7 @@ from firnmq.errors import (
     OutOfOrderSequence,
     ProducerFenced,
 )
+from firnmq.index.layout import aborted_range
 from firnmq.record import NewRecord, Selection, decode, parse_header, validate
 from tests.conformance.lab import Lab, Shard
 from tests.unit.engines.transactional import (
@@ -473,6 +475,90 @@ def test_spilled_segments_come_back_without_what_was_aborted(tmp_path: Path) -> 
     fresh.write(shard, b"again")
     fresh.commit(shard)
     assert shard.values() == [b"c0", b"again"]
+    lab.close()
+
+
+def spilled_lab(tmp_path: Path) -> tuple[Lab, Shard]:
+    lab = Lab(tmp_path / "data", StorageType.MEMORY.value)
+    return lab, lab.shard({"memory.overflow": "spill"})
+
+
+def spill(shard: Shard) -> None:
+    shard.roll()
+    shard.engine.housekeep()
+
+
+def assert_whole(shard: Shard) -> None:
+    assert shard.lab.store.verifier.verify(shard.name).findings == ()
+
+
+def test_what_was_aborted_in_a_lost_memory_does_not_hide_what_comes_after(tmp_path: Path) -> None:
+    """1. A transaction begins in a spilled segment and is aborted in memory. 2. The memory is
+    lost, its offsets are given out again, to the same producer. 3. They are spilled, and come
+    back after another restart."""
+    lab, shard = spilled_lab(tmp_path)
+    producer = TransactionalProducer(1)
+    producer.write(shard, b"a0")
+    shard.roll()
+    producer.write(shard, b"a1")
+    for _ in range(3):
+        shard.append_values(b"lost")
+    producer.abort(shard)
+    lab.engine.housekeep()
+    lab.reopen()
+    assert (shard.values(), shard.end) == ([], 1)
+    assert_whole(shard)
+    fresh = TransactionalProducer(1, epoch=1)
+    fresh.write(shard, b"c0", b"c1")
+    fresh.commit(shard)
+    spill(shard)
+    assert shard.values() == [b"c0", b"c1"]
+    assert_whole(shard)
+    lab.reopen()
+    assert shard.values() == [b"c0", b"c1"]
+    assert_whole(shard)
+    lab.close()
+
+
+def test_transactions_that_lost_their_rest_stay_aborted(tmp_path: Path) -> None:
+    """1. Two are open where the last spilled segment ends. 2. The process ends, more is spilled,
+    and the process ends again."""
+    lab, shard = spilled_lab(tmp_path)
+    producers = list(map(TransactionalProducer, (1, 2, 3)))
+    for producer in producers:
+        producer.write(shard, b"lost %d" % producer.producer_id)
+    producers[0].commit(shard)
+    spill(shard)
+    for round_number in range(3):
+        lab.reopen()
+        assert shard.values() == [b"lost 1", *(b"v%d" % each for each in range(round_number))]
+        assert stable(shard) == shard.end
+        assert_whole(shard)
+        shard.append_values(b"v%d" % round_number)
+        spill(shard)
+        assert_whole(shard)
+    shard.delete_before(4)
+    lab.reopen()
+    assert aborted(committed(shard)) == []
+    assert shard.values() == [b"v0", b"v1", b"v2"]
+    assert_whole(shard)
+    lab.close()
+
+
+def test_nothing_is_kept_of_transactions_once_no_segment_is(tmp_path: Path) -> None:
+    """Offsets begin where the start is, and an entry beyond would hide what is stored there."""
+    lab, shard = spilled_lab(tmp_path)
+    producer = TransactionalProducer(1)
+    producer.write(shard, b"a0")
+    shard.roll()
+    producer.write(shard, b"a1")
+    producer.abort(shard)
+    lab.engine.housekeep()
+    shard.delete_before(1)
+    lab.reopen()
+    assert (shard.start, shard.end) == (1, 1)
+    uid = shard.status.spec.uid
+    assert lab.store.kv.items(Family.INDEX, *aborted_range(uid)) == []
     lab.close()
 
 

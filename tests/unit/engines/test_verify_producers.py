@@ -14,7 +14,13 @@ from firnmq.disk import Family
 from firnmq.engines import verify_producers
 from firnmq.engines.findings import Finding, FindingKind
 from firnmq.errors import Corruption
-from firnmq.index.layout import aborted_key, producer_key, producer_range
+from firnmq.index.layout import (
+    aborted_key,
+    aborted_range,
+    lost_key,
+    producer_key,
+    producer_range,
+)
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab, Shard
 from tests.unit.engines.transactional import TransactionalProducer
@@ -263,6 +269,26 @@ def test_spilled_memory_shards_are_checked_in_part(tmp_path: Path) -> None:
     assert findings(shard) == ()
     lab.reopen()
     assert findings(shard) == ()
+    lab.close()
+
+
+def test_a_transaction_that_is_wrongly_kept_as_cut_off_is_found(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "data", "EngineMemory")
+    shard = lab.shard({"memory.overflow": "spill"})
+    TransactionalProducer(1).write(shard, b"a")
+    shard.roll()
+    lab.store.housekeep()
+    lab.reopen()
+    assert findings(shard) == ()
+    rows = lab.store.kv.items(Family.INDEX, *aborted_range(uid(shard)))
+    assert [key for key, _ in rows] == [lost_key(uid(shard), 0, 1)]
+    with lab.store.kv.batch() as batch:
+        batch.put(Family.INDEX, lost_key(uid(shard), 0, 2), rows[0][1].replace(b"\1", b"\2", 1))
+        batch.put(Family.INDEX, lost_key(uid(shard), 5, 1), rows[0][1])
+    texts = [each.message for each in lab.store.verifier.verify(shard.name).findings]
+    assert len(texts) == 2
+    assert "producer 2: a transaction since offset 0 is kept as cut off" in texts[0]
+    assert "cut off at offset 5, where no segment ends" in texts[1]
     lab.close()
 
 

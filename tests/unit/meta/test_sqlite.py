@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.errors import Closed, Corruption, DiskFull, InvalidArgument, StorageFailed
+from firnmq.errors import Closed, Corruption, DiskFull, InvalidArgument, OtherFormat, StorageFailed
 from firnmq.meta import (
     Changes,
     Compacted,
@@ -335,8 +335,30 @@ def test_a_store_of_another_format_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("UPDATE counters SET value = 2 WHERE name = 'format'")
     db.close()
-    with pytest.raises(Corruption, match="format 2"):
+    with pytest.raises(OtherFormat, match="format 2"):
         SqliteMetaStore(path)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "CREATE TABLE songs (title TEXT)",
+        "CREATE TABLE counters (hits INTEGER)",
+        "CREATE TABLE counters (name TEXT, value TEXT)",
+        "CREATE TABLE counters AS SELECT 'format' AS name, 'x' AS value",
+    ],
+)
+def test_a_database_of_another_program_is_refused_and_left_alone(
+    tmp_path: Path, schema: str
+) -> None:
+    path = tmp_path / "meta.db"
+    db = sqlite3.connect(path)
+    db.executescript(schema)
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(OtherFormat, match="another program"):
+        SqliteMetaStore(path)
+    assert path.read_bytes() == before
 
 
 def test_a_place_that_cannot_be_written_is_a_storage_failure(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """A directory's node begins a new life at each start, and its two databases belong together."""
 
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from firnmq.errors import Corruption
+from firnmq.disk import Family, KeyValueStore
+from firnmq.errors import Corruption, OtherFormat
 from firnmq.server import LocalStore, Store
 
 
@@ -60,6 +62,43 @@ def test_metadata_of_another_directory_is_noticed(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "a" / "meta.db", tmp_path / "b" / "meta.db")
     with pytest.raises(Corruption, match="another data directory"):
         life(tmp_path / "b")
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_data_of_an_earlier_version_is_not_taken_for_an_empty_directory(
+    tmp_path: Path, family: Family
+) -> None:
+    """Before there was meta.db, everything was in the key-value store."""
+    kv = KeyValueStore(tmp_path / "db")
+    with kv.batch() as batch:
+        batch.put(family, b"T" + b"topic", b"old")
+    kv.close()
+    for _ in range(2):
+        with pytest.raises(OtherFormat, match="made by an earlier version"):
+            life(tmp_path)
+    kv = KeyValueStore(tmp_path / "db")
+    assert kv.items(family, b"", b"\xff") == [(b"Ttopic", b"old")]
+    kv.close()
+
+
+def test_segments_without_both_databases_are_not_taken_for_an_empty_directory(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path)
+    (tmp_path / "meta.db").unlink()
+    shutil.rmtree(tmp_path / "db")
+    for _ in range(2):
+        with pytest.raises(OtherFormat, match="segments holds files"):
+            life(tmp_path)
+
+
+def test_metadata_of_another_format_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    with sqlite3.connect(tmp_path / "meta.db") as db:
+        db.execute("UPDATE counters SET value = 9 WHERE name = 'format'")
+    db.close()
+    with pytest.raises(OtherFormat, match="format 9"):
+        life(tmp_path)
 
 
 def test_a_start_that_was_interrupted_can_be_repeated(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from firnmq.adapter import Topic
-from firnmq.config import TopicConfig
+from firnmq.config import StoreConfig, TopicConfig
 from firnmq.disk import run_blocking
+from firnmq.engines.engine import LogEngine
+from firnmq.engines.shardlog import ShardLog
 from firnmq.errors import AlreadyExists, Corruption, DirectoryInUse, TopicNotFound
 from firnmq.meta import SqliteMetaStore
 from firnmq.record import NewRecord
@@ -53,6 +55,62 @@ def test_a_store_in_the_background_keeps_house_until_closed(tmp_path: Path) -> N
     assert "firn-housekeeper" in firn_threads()
     store.close()
     assert "firn-housekeeper" not in firn_threads()
+
+
+def test_a_defect_in_one_round_does_not_end_upkeep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = threading.Event()
+    rounds = [0, 0]
+
+    def broken(*_: object) -> None:
+        rounds[0] += 1
+        if rounds[0] > 3:
+            later.set()
+        raise ZeroDivisionError("a defect")
+
+    def also_broken(*_: object) -> None:
+        rounds[1] += 1
+        raise ZeroDivisionError("another defect")
+
+    config = StoreConfig(housekeeping_ms=2, state_sync_ms=1)
+    store = LocalStore(tmp_path, config=config)
+    monkeypatch.setattr(store, "housekeep", broken)
+    monkeypatch.setattr(store.kv, "sync_late", also_broken)
+    assert later.wait(30)
+    assert rounds[1] > 3
+    assert "firn-housekeeper" in firn_threads()
+    monkeypatch.undo()
+    store.close()
+    assert "housekeeping_failed" in caplog.text
+    assert "a defect" in caplog.text
+
+
+def test_a_defect_of_one_shard_keeps_no_other_from_its_upkeep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one engine from its turn after another's; then it is raised."""
+    store = opened(tmp_path)
+    served: list[str] = []
+    for storage_type, engine in store.engines.items():
+        config = TopicConfig(storage_type=storage_type)
+        for name in ("first", "second"):
+            shard = f"{storage_type}-{name}"
+            engine.create_shard(shard, config)
+            run_blocking(engine.append(shard, [NewRecord(value=b"v")]))
+    real = LogEngine._retain
+
+    def retain(engine: LogEngine, log: ShardLog) -> None:
+        served.append(log.spec.name)
+        if log.spec.name.endswith("first"):
+            raise ZeroDivisionError("a defect")
+        real(engine, log)
+
+    monkeypatch.setattr(LogEngine, "_retain", retain)
+    with pytest.raises(ZeroDivisionError):
+        store.housekeep()
+    assert len(served) == 2 * len(store.engines)
+    store.close()
 
 
 @pytest.mark.parametrize("storage_type", ["EngineMemory", "EngineRocksDB", "EngineSegment"])

@@ -11,9 +11,11 @@ from typing import ClassVar
 
 from firnmq.disk import FileCache, FileRange, remove_tree
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta
+from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta, SegmentState
 from firnmq.engines.state import ShardSpec
 from firnmq.index import Point
+
+_BASE_DIGITS = 20
 
 
 class PartitionPerFile:
@@ -25,7 +27,7 @@ class PartitionPerFile:
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> FileBytes:
         suffix = f"-{meta.slot}" if meta.slot else ""
-        name = f"{meta.base_offset:020d}{suffix}.log"
+        name = f"{_base_name(meta)}{suffix}.log"
         return FileBytes(self._files, f"{self._directory}/{spec.name}/{name}")
 
     def drop_shard(self, spec: ShardSpec) -> None:
@@ -35,15 +37,27 @@ class PartitionPerFile:
         remove_tree(self._directory / spec.name)
 
     def drop_strays(self, spec: ShardSpec, metas: Iterable[SegmentMeta]) -> None:
-        """Removes files that belong to none of the shard's segments."""
+        """Removes files that belong to none of the shard's segments.
+
+        Nothing is ever written beyond the active one, if there is one: such a file is none of
+        ours, and left alone.
+        """
+        metas = list(metas)
         wanted = {self.open_bytes(spec, meta).where for meta in metas}
+        active = [_base_name(meta) for meta in metas if meta.state is SegmentState.ACTIVE]
         for path in self.files_of(spec):
-            if str(path) not in wanted:
+            is_ours = not active or path.name[:_BASE_DIGITS] <= active[0]
+            if is_ours and str(path) not in wanted:
                 self._files.remove(str(path))
 
     def files_of(self, spec: ShardSpec) -> list[Path]:
         """Segment files there are, by base offset."""
         return sorted((self._directory / spec.name).glob("*.log"))
+
+
+def _base_name(meta: SegmentMeta) -> str:
+    """What the name of a segment's file begins with; names sort by it."""
+    return f"{meta.base_offset:0{_BASE_DIGITS}d}"
 
 
 class FileBytes:

@@ -13,7 +13,7 @@ from firnmq.config import StorageType
 from firnmq.disk import Family, KeyValueStore, Settlement, Ticket, call_blocking
 from firnmq.disk.waiting import is_blocking
 from firnmq.engines.api import Appended
-from firnmq.engines.copies import drop_stray_entries
+from firnmq.engines.copies import drop_strays_of
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, is_in_chain, spills
@@ -31,7 +31,7 @@ from firnmq.engines.shardlog.log import STORAGE_ERRORS, Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.errors import FirnError, LimitExceeded, storage_failure
 from firnmq.index import MemorySegmentIndex
-from firnmq.index.layout import segment_range, shard_range
+from firnmq.index.layout import shard_range
 from firnmq.index.memory import POINT_BYTES, TERM_BYTES
 from firnmq.record import HEADER_BYTES
 
@@ -98,7 +98,7 @@ class MemoryKeeper:
         start_offset = self._state.start_offset(spec.uid)
         base_offset = max(start_offset, chain[-1].end_offset if chain else 0)
         seq = chain[-1].seq + 1 if chain else 0
-        self._drop_unfinished_spill(spec, chain, seq)
+        self._drop_unfinished_spill(spec, chain)
         active = self._begin(spec, known, seq, base_offset)
         segments = tuple(
             Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
@@ -136,16 +136,11 @@ class MemoryKeeper:
             spec.uid, SegmentMeta(seq=seq, base_offset=base_offset, created_ms=now_ms)
         )
 
-    def _drop_unfinished_spill(
-        self, spec: ShardSpec, chain: Sequence[SegmentMeta], next_seq: int
-    ) -> None:
-        """A crash came before the description of a spilled segment was saved."""
+    def _drop_unfinished_spill(self, spec: ShardSpec, chain: Sequence[SegmentMeta]) -> None:
+        """A crash came before the description of a spilled segment was saved. Its number tells
+        nothing: those before it may have been dropped, or merged into one."""
         self._layout.drop_strays(spec, chain)
-        drop_stray_entries(self._kv, spec, chain)
-        lower, upper = segment_range(spec.uid, next_seq)
-        if self._kv.items(Family.INDEX, lower, upper, limit=1):
-            with self._kv.batch() as batch:
-                batch.delete_range(Family.INDEX, lower, upper)
+        drop_strays_of(self._kv, Family.INDEX, spec.uid, chain)
 
     async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
         """Stores at once and settles the ticket, unless an event loop would have to wait for
@@ -342,8 +337,11 @@ class MemoryKeeper:
                 self._count(log)
 
     def _spill(self, log: ShardLog, segment: Segment) -> None:
-        """If this fails the segment stays in memory, and the log goes on."""
-        with self._spilling:
+        """If this fails the segment stays in memory, and the log goes on.
+
+        A shard that is being deleted waits for the end of it, so that nothing is written later.
+        """
+        with self._spilling, log.upkeep:
             try:
                 self._spill_alone(_mine(log), segment)
             except OSError as error:

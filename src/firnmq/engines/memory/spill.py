@@ -11,7 +11,7 @@ from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.state import ShardSpec
 from firnmq.engines.transactions import AbortedTransaction, AbortedTransactions
 from firnmq.index import IndexBuilder, Point, RocksIndexEntries, RocksSegmentIndex
-from firnmq.index.layout import aborted_key, aborted_range, last_offset_of
+from firnmq.index.layout import aborted_key, aborted_range, last_offset_of, lost_key
 
 
 def spill(
@@ -66,22 +66,28 @@ def recall_producers(
 ) -> ProducerStates:
     """What is known of producers when only the spilled segments have come back.
 
-    Transactions that were open at their end have lost their rest and count as aborted.
+    Transactions that were open at their end have lost their rest and count as aborted from now on,
+    whatever became of them. That they end here is kept, since the offsets after it are given out
+    again: they must not hide what is stored there, and must not come back once more is spilled.
     """
-    if not chain:
-        return ProducerStates()
-    end = chain[-1].end_offset
-    found = [
-        unpack_aborted(last_offset_of(key), packed)
-        for key, packed in kv.items(Family.INDEX, *aborted_range(spec.uid))
+    end = chain[-1].end_offset if chain else 0
+    kept: list[AbortedTransaction] = []
+    cut: list[AbortedTransaction] = []
+    for key, packed in kv.items(Family.INDEX, *aborted_range(spec.uid)):
+        each = unpack_aborted(last_offset_of(key), packed)
+        (kept if each.last_offset < end else cut).append(each)
+    ended = {(each.producer_id, each.first_offset) for each in kept}
+    opened = {(each[0], each[2]) for each in (chain[-1].transactions if chain else ())}
+    opened.update((each.producer_id, each.first_offset) for each in cut if each.first_offset < end)
+    first = min((first_offset for _, first_offset in opened), default=end)
+    lost = [
+        AbortedTransaction(producer_id, first_offset, end - 1, first)
+        for producer_id, first_offset in sorted(opened - ended)
     ]
-    ended = {(each.producer_id, each.first_offset) for each in found}
-    lost = [each for each in chain[-1].transactions if (each[0], each[2]) not in ended]
-    found += [AbortedTransaction(each[0], each[2], end - 1, end) for each in lost]
-    return ProducerStates(
-        aborted=[
-            each._replace(last_offset=min(each.last_offset, end - 1))
-            for each in found
-            if each.first_offset < end
-        ]
-    )
+    if cut or lost:
+        with kv.batch() as batch:
+            batch.delete_range(Family.INDEX, *aborted_range(spec.uid, end))
+            for each in lost:
+                key = lost_key(spec.uid, each.last_offset, each.producer_id)
+                batch.put(Family.INDEX, key, pack_aborted(each))
+    return ProducerStates(aborted=[*kept, *lost])

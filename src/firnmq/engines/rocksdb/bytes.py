@@ -81,11 +81,6 @@ class RowBytes:
             batch.delete_range(Family.MESSAGES, self._prefix, self._upper)
 
 
-def rows_of_segment(shard_uid: int, place: int) -> tuple[bytes, bytes]:
-    """Every row of a segment is in [first, second)."""
-    return _SEGMENT.pack(shard_uid, place), _SEGMENT.pack(shard_uid, place + 1)
-
-
 def rows_of_shard(shard_uid: int) -> tuple[bytes, bytes]:
     """Every row of a shard is in [first, second)."""
     return _SEGMENT.pack(shard_uid, 0), _SEGMENT.pack(shard_uid + 1, 0)

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from firnmq.config import StorageType
 from firnmq.disk import Family, IoPool, KeyValueStore
+from firnmq.engines.copies import drop_strays_of
 from firnmq.engines.durable import DurableBackend, DurableKeeper
 from firnmq.engines.engine import LogEngine
-from firnmq.engines.rocksdb.bytes import RowBytes, rows_of_segment, rows_of_shard
+from firnmq.engines.rocksdb.bytes import RowBytes, rows_of_shard
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import Append
 from firnmq.engines.state import ShardSpec
@@ -28,11 +29,7 @@ class RowLayout:
         return RowBytes(self._kv, spec.uid, meta.place)
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
-        for meta in metas:
-            lower, upper = rows_of_segment(spec.uid, meta.other_place)
-            if self._kv.items(Family.MESSAGES, lower, upper, 1):
-                with self._kv.batch() as batch:
-                    batch.delete_range(Family.MESSAGES, lower, upper)
+        drop_strays_of(self._kv, Family.MESSAGES, spec.uid, metas)
 
     def drop_shard(self, spec: ShardSpec) -> None:
         with self._kv.batch() as batch:

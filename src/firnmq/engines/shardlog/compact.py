@@ -261,9 +261,14 @@ class CompactionPass:
         meta = segment.meta
         scan = SegmentScan(segment, Point(meta.base_offset, 0), meta.length, verify=True)
         while not scan.is_done:
-            if self._log.refusal is not None:
-                raise _Abandoned
-            yield from scan.read(CHUNK_BYTES)
+            self._check_going_on()
+            for run in scan.read(CHUNK_BYTES):
+                self._check_going_on()  # Before more is written of a shard that may be gone.
+                yield run
+
+    def _check_going_on(self) -> None:
+        if self._log.refusal is not None:
+            raise _Abandoned
 
     def _hidden(self, segment: Segment) -> HiddenBatches | None:
         return self._view.aborted.hiding(segment.meta.base_offset, segment.meta.end_offset)

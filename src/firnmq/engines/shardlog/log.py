@@ -88,6 +88,7 @@ class ShardLog:
     """One shard. `lock` guards everything but `view`; see the module's text."""
 
     __slots__ = (
+        "__weakref__",
         "_gathered",
         "_gathered_position",
         "_has_staged_marker",

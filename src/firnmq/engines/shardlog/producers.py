@@ -55,6 +55,7 @@ _ABORTED = struct.Struct(
 assert _PRODUCER.size == 19
 assert _BATCH.size == 20
 assert _ABORTED.size == 24
+ABORTED_BYTES = _ABORTED.size
 
 
 class ProducerBatch(NamedTuple):

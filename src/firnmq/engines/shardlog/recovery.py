@@ -31,7 +31,7 @@ class DurableStorage(Backend, Protocol):
     """A Backend whose segments are there after a restart."""
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
-        """Removes what an interrupted compaction left in the other slots of these segments."""
+        """Removes bytes and index entries that belong to none of these segments, which are all."""
 
 
 class Recovered(NamedTuple):
@@ -53,7 +53,7 @@ def open_log(
     """
     chain = state.chain(spec.uid)
     if failed is not None:
-        chain = _undo_unknown_roll(spec, state, chain, failed)
+        chain = _undo_unknown_roll(spec, backend, state, chain, failed)
     start_offset = state.start_offset(spec.uid)
     deleted = [meta for meta in chain if meta.state is SegmentState.DELETED]
     segments = tuple(
@@ -67,8 +67,7 @@ def open_log(
             gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             backend.drop_segment(spec, gone)
         state.forget_segments(spec.uid, [meta.seq for meta in deleted])
-    if spec.config.compacts or any(segment.meta.slot for segment in segments):
-        backend.drop_strays(spec, [segment.meta for segment in segments])
+    backend.drop_strays(spec, [segment.meta for segment in segments])
     producers = backend.load_producers(spec)
     tail, scanned, cut = _recover_tail(spec, backend, segments, failed, producers)
     log = ShardLog(
@@ -132,18 +131,27 @@ def forget_deletions_beyond_end(log: ShardLog, state: ShardState | None) -> None
 
 
 def _undo_unknown_roll(
-    spec: ShardSpec, state: ShardState, chain: list[SegmentMeta], failed: ShardLog
+    spec: ShardSpec,
+    backend: Backend,
+    state: ShardState,
+    chain: list[SegmentMeta],
+    failed: ShardLog,
 ) -> list[SegmentMeta]:
     """The chain up to the segment that was active when the log failed.
 
     Where the change of the chain could not be synced, a roll may be there or not; the segment it
-    sealed may then hold what was never acknowledged. Nothing was written after it.
+    sealed may then hold what was never acknowledged. So does one that was begun in a turn that
+    ended in a defect. What was written of those goes before their descriptions, indexes first: a
+    crash in between leaves them empty.
     """
     active = failed.view.segments[-1].meta
-    newer = [meta.seq for meta in chain if meta.seq > active.seq]
+    newer = [meta for meta in chain if meta.seq > active.seq]
     if not newer:
         return chain
-    again = state.undo_roll(spec.uid, active, newer)
+    for meta in newer:
+        gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+        backend.without_index(spec, gone).bytes.drop()
+    again = state.undo_roll(spec.uid, active, [meta.seq for meta in newer])
     return [*(meta for meta in chain if meta.seq < active.seq), again]
 
 

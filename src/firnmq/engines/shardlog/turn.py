@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
+from weakref import WeakSet
 
 from firnmq.config import Durability
 from firnmq.disk import Settlement, Turn
@@ -19,6 +19,9 @@ class LogTurnHandler:
         self._backend = backend
         self._unsynced: dict[ShardLog, float] = {}
         """Logs with acknowledged bytes that are not synced, and when their sync is due."""
+        self._left_to_system: WeakSet[ShardLog] = WeakSet()
+        """Those whose sync is never due: housekeeping syncs them, and closing does. One that is
+        deleted or opened anew is nobody's any more, and goes."""
 
     def run(self, turn: Turn[Append]) -> None:
         by_log: dict[ShardLog, list[Append]] = {}
@@ -47,14 +50,16 @@ class LogTurnHandler:
             del self._unsynced[log]
             with log.lock:
                 self._sync_quietly(log)
-        due = min(self._unsynced.values(), default=math.inf)
-        return None if due == math.inf else max(due - now, 0)
+        if not self._unsynced:
+            return None
+        return max(min(self._unsynced.values()) - now, 0)
 
     def close(self) -> None:
-        for log in self._unsynced:
+        for log in (*self._unsynced, *self._left_to_system):
             with log.lock:
                 self._sync_quietly(log)
         self._unsynced.clear()
+        self._left_to_system.clear()
 
     def _run_locked(self, turn: Turn[Append], by_log: dict[ShardLog, list[Append]]) -> None:
         settlement = turn.settlement
@@ -94,9 +99,9 @@ class LogTurnHandler:
             return
         if config.durability is Durability.INTERVAL:
             due = time.monotonic() + config.durability_interval_ms / 1000
+            self._unsynced.setdefault(log, due)
         else:
-            due = math.inf  # Synced by housekeeping, and when the store closes.
-        self._unsynced.setdefault(log, due)
+            self._left_to_system.add(log)
 
     def _sync_quietly(self, log: ShardLog) -> None:
         """A failed late sync closes the shard; its next writer is told."""
