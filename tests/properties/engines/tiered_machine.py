@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from firnmq.config import StorageType
-from firnmq.engines import ShardSpec, tiered
+from firnmq.engines import AdapterOffsetStrategy, ShardSpec, tiered
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.segments import Medium, SegmentMeta, SegmentState
 from tests.conformance.copied import CopiedStore, begin, copy_bytes, upload
-from tests.properties.engines.machine import EngineMachine, fractions
+from tests.properties.engines.machine import KEYS, TAGS, EngineMachine, fractions, new_records
 
 
 class TieredMachine(EngineMachine):
@@ -27,6 +27,41 @@ class TieredMachine(EngineMachine):
         engine = self.lab.engine
         assert isinstance(engine, LogEngine)
         return engine
+
+    @rule(
+        drawn=st.lists(new_records(), min_size=2, max_size=5),
+        count=st.integers(1, 3),
+        is_dropped=st.booleans(),
+        expired=st.sampled_from([None, None, 0.4, 0.9]),
+    )
+    def grow_old(
+        self, drawn: list, count: int, is_dropped: bool, expired: float | None
+    ) -> None:
+        """A few segments more, all of them copied and perhaps dropped here; then everything is
+        asked."""
+        for _ in range(count):
+            self._append(self._records(drawn))
+            self.shard.roll()
+        self.housekeep()
+        self.upload_all()
+        if is_dropped:
+            self.drop_all_here()
+        if expired is not None:
+            self.delete_before(expired)
+        self.ask_everything()
+
+    @rule()
+    def ask_everything(self) -> None:
+        for key in KEYS:
+            self.read_by_key(key)
+        for tag in TAGS:
+            self.read_by_tag(tag, 0, 2**31 - 1, 2**31 - 1)
+        for time in (-4000, -2000, 0):
+            self.find_by_time(time, AdapterOffsetStrategy.EARLIEST)
+        for fraction in (0, 0.3, 0.7):
+            self.read_by_offset(fraction, 3, 2000)
+            self.read_raw(fraction, 2**31 - 1)
+            self.read_stored(fraction, 2000, False)
 
     # Copying ------------------------------------------------------------------------------------
 
