@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
+from firnmq.engines.tier import TierCopy
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import FirnError
 from firnmq.index import IndexSink, Point, SegmentIndex
@@ -77,6 +78,10 @@ class SegmentMeta:
     """Records were removed from it, so its batches need not follow each other."""
     tombstone_count: int = 0
     """Records without a value that compaction has left in it."""
+    tier: TierCopy | None = None
+    """Its copy in the object store, done or not."""
+    is_local: bool = True
+    """Whether its bytes and indexes are here as well."""
 
     @property
     def is_compacted(self) -> bool:
