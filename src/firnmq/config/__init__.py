@@ -10,6 +10,7 @@ from firnmq.config.topic import (
     Durability,
     MemoryOverflow,
     StorageType,
+    Tiering,
     TopicConfig,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "Settings",
     "StorageType",
     "StoreConfig",
+    "Tiering",
     "TopicConfig",
     "check_topic_name",
     "is_loopback",

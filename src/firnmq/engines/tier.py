@@ -1,4 +1,8 @@
-"""What engines know of tiered storage: copies of sealed segments, and how they are read."""
+"""What engines know of object stores: the copy that a sealed segment has there, and what reads it.
+
+Engines never talk to a store. They note in a segment's metadata how far its copy is, give an
+uploader the bytes and the indexes, and read what is only in the store through a ColdMedium.
+"""
 
 from __future__ import annotations
 
@@ -17,54 +21,57 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierCopy:
-    """A segment's copy in the object store, or the attempt to make one."""
+    """A segment's copy in an object store, under way or finished."""
 
     upload_id: str
-    """16 hexadecimal digits, random: two uploads of a segment never share an object."""
+    """16 hexadecimal digits, chosen at random for every attempt."""
     key: str
-    """Of its objects, without their suffixes (.seg, .idx, .mf)."""
+    """Of its objects, without their suffix (.seg, .idx, .mf)."""
     started_ms: int
     index_length: int = 0
-    """Bytes of the .idx object, known when done."""
+    """Bytes of its index object, known when it is done."""
     index_head_length: int = 0
-    """First bytes of the .idx object that hold offset and time points."""
+    """First bytes of the index object: those with the points by offset and time."""
     is_done: bool = False
-    """Verified: the segment is tiered."""
+    """Whether all its objects are there and were verified."""
 
 
 class IndexDump(NamedTuple):
-    """Everything that is kept beside a sealed segment's bytes."""
+    """All four indexes of a sealed segment, and what else a reader of its records has to know.
 
-    points: Iterable[tuple[int, int, int]]
-    """Offset, position, greatest timestamp before, in offset order."""
+    Keys and tags are as they stand in the index: long ones end in a hash.
+    """
+
+    points: Sequence[tuple[int, int, int]]
+    """Offset, position, and the greatest timestamp before it; in order."""
     keys: Iterable[tuple[bytes, int, int]]
-    """Key as it stands in the index, offset of its newest record, position of the batch."""
+    """Key, offset of its newest record in the segment, position of that one's batch; by key."""
     tags: Iterable[tuple[bytes, int, int, Sequence[int]]]
-    """Tag as it stands in the index, first offset and position of a batch, relative offsets."""
-    aborted: Iterable[AbortedTransaction]
-    """Aborted transactions with their marker in the segment."""
-    producers: Iterable[tuple[int, bytes]]
-    """Producers where the segment ends: id, and state as in the index."""
+    """Tag, base offset and position of a batch, offsets relative to that; by tag and offset."""
+    aborted: tuple[AbortedTransaction, ...]
+    """Transactions with an offset in the segment that were aborted."""
+    producers: tuple[tuple[int, bytes], ...]
+    """Idempotent producers at its end: producer id, and its state as in the index."""
 
 
 class SealedSource(Protocol):
-    """What an uploader reads."""
+    """A sealed segment as an uploader reads it. Safe with threads; reading it blocks."""
 
     @property
     def meta(self) -> SegmentMeta: ...
 
     def chunks(self, size: int) -> Iterator[Buffer]:
-        """The bytes as stored."""
+        """The bytes as they are stored, `size` at a time but for the last."""
 
     def index(self) -> IndexDump: ...
 
 
 class ColdMedium(Protocol):
-    """Sealed segments that are read from their copies. Safe with threads."""
+    """Reads segments that are only in the store. Safe with threads."""
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex: ...
 
     def forget(self, meta: SegmentMeta) -> None:
-        """Drops what is cached of it."""
+        """Drops what is cached of a segment."""

@@ -139,8 +139,8 @@ def read_index(data: Buffer, where: str) -> tuple[Header, IndexDump]:
         points=list(zip(points.offsets, points.positions, points.max_before, strict=True)),
         keys=keys,
         tags=tags,
-        aborted=parse_aborted(contents[SectionKind.ABORTED], header, where),
-        producers=parse_producers(contents[SectionKind.PRODUCERS], header, where),
+        aborted=tuple(parse_aborted(contents[SectionKind.ABORTED], header, where)),
+        producers=tuple(parse_producers(contents[SectionKind.PRODUCERS], header, where)),
     )
 
 

@@ -169,7 +169,7 @@ class SegmentManifest(Manifest, frozen=True, kw_only=True):
             seq=self.seq,
             base_offset=self.base_offset,
             created_ms=self.created_ms,
-            state=SegmentState.SEALED,
+            state=SegmentState.TIERED,
             medium=Medium.NATIVE,
             epoch=self.epoch,
             end_offset=self.end_offset,

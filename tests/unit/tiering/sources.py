@@ -22,7 +22,7 @@ def sealed_meta(**changes: object) -> SegmentMeta:
         base_offset=100,
         end_offset=1_100,
         created_ms=5,
-        state=SegmentState.SEALED,
+        state=SegmentState.TIERED,
         epoch=1,
         length=1_000_000,
         crc=77,
@@ -58,8 +58,8 @@ def random_dump(meta: SegmentMeta, seed: int, *, keys: int = 300, tag_entries: i
         points=points,
         keys=[(term(word), *place()) for word in words],
         tags=list(tags.values()),
-        aborted=[AbortedTransaction(7, 110, 120, 121), AbortedTransaction(9, 115, 130, 131)],
-        producers=[(7, b"seven"), (9, b""), (2**40, b"x" * 50)],
+        aborted=(AbortedTransaction(7, 110, 120, 121), AbortedTransaction(9, 115, 130, 131)),
+        producers=((7, b"seven"), (9, b""), (2**40, b"x" * 50)),
     )
 
 

@@ -27,7 +27,7 @@ from firnmq.tiering.indexobject import read_index, write_index
 from tests.unit.tiering.sources import IndexBytes, random_dump, sealed_meta
 
 META = sealed_meta()
-EMPTY = IndexDump(points=[], keys=[], tags=[], aborted=[], producers=[])
+EMPTY = IndexDump(points=[], keys=[], tags=[], aborted=(), producers=())
 
 
 def cold(source: IndexBytes, meta=META) -> ColdIndex:
@@ -94,8 +94,8 @@ def test_everything_comes_back(seed: int) -> None:
     assert found.aborted == dump.aborted
     assert found.producers == dump.producers
     index = cold(IndexBytes(data, head_length))
-    assert index.aborted() == dump.aborted
-    assert index.producers() == dump.producers
+    assert index.aborted() == list(dump.aborted)
+    assert index.producers() == list(dump.producers)
 
 
 def test_an_index_of_nothing_answers_nothing() -> None:
