@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import Segment, SegmentMeta
+from firnmq.engines.segments import Segment, SegmentGone, SegmentMeta
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.state import ShardSpec
 from firnmq.engines.tier import TierCopy
@@ -309,6 +309,17 @@ def test_cold_bytes_are_only_read(make: Make, store: ScriptedStore) -> None:
     content.drop()
     assert content.read_nowait(0, 10) is None
     assert "a.seg" in store.objects
+
+
+def test_a_segment_that_is_no_longer_there_is_gone(make: Make, store: ScriptedStore) -> None:
+    """Readers look again then: retention may have come between."""
+    meta = put_segment(store, "a", 0, [100] * 5)
+    store.objects.clear()
+    storage = make()
+    with pytest.raises(SegmentGone, match="bucket/a"):
+        storage.open_bytes(SPEC, meta).read(0, 100)
+    with pytest.raises(SegmentGone, match="bucket/a"):
+        storage.open_index(SPEC, meta).floor_offset(3)
 
 
 def test_a_closed_storage_refuses(make: Make, store: ScriptedStore) -> None:
