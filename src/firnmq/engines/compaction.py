@@ -19,7 +19,8 @@ def cleanable(
     """
 
     def may_be(meta: SegmentMeta) -> bool:
-        if meta.state is not SegmentState.SEALED or meta.end_offset > stable_offset:
+        is_plain = meta.state is SegmentState.SEALED and meta.tier is None
+        if not is_plain or meta.end_offset > stable_offset:
             return False
         lag_ms = config.min_compaction_lag_ms
         newest_ms = meta.max_timestamp if meta.max_timestamp >= 0 else meta.sealed_ms

@@ -23,7 +23,6 @@ from firnmq.engines.api import (
 )
 from firnmq.engines.compactor import Compactor
 from firnmq.engines.retention import expired_end, has_expired
-from firnmq.engines.segments import SegmentState
 from firnmq.engines.shardlog import (
     Append,
     LogReader,
@@ -166,9 +165,7 @@ class LogEngine:
     def status(self, shard: str) -> ShardStatus:
         log = self._log(shard)
         view = log.view
-        sealed = sum(
-            each.meta.length for each in view.segments if each.meta.state is SegmentState.SEALED
-        )
+        sealed = sum(each.meta.length for each in view.segments if each.meta.is_sealed)
         return ShardStatus(
             spec=log.spec,
             start_offset=view.start_offset,

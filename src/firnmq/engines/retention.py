@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import SegmentMeta, SegmentState
+from firnmq.engines.segments import SegmentMeta
 
 
 def expired_end(
@@ -16,12 +16,10 @@ def expired_end(
     Segments go from the oldest on and without a gap: the first that stays ends the search, even
     if a later one has only older records.
     """
-    remaining = active_bytes + sum(
-        meta.length for meta in segments if meta.state is SegmentState.SEALED
-    )
+    remaining = active_bytes + sum(meta.length for meta in segments if meta.is_sealed)
     end: int | None = None
     for meta in segments:
-        if meta.state is not SegmentState.SEALED:
+        if not meta.is_sealed:
             break
         remaining -= meta.length
         if not (_is_too_old(meta, config, now_ms) or _is_too_much(remaining, config)):

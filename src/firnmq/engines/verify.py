@@ -241,7 +241,7 @@ def _indexed_upto(live: list[Segment]) -> tuple[int, bool]:
     if not live:
         return 0, False
     last = live[-1]
-    if last.meta.state is SegmentState.SEALED:  # Of a memory shard only what was spilled is left.
+    if last.meta.is_sealed:  # Of a memory shard only what was spilled is left.
         return last.meta.end_offset, False
     if not isinstance(last.index, RocksSegmentIndex):
         return OFFSET_END, False

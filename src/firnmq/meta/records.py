@@ -13,6 +13,7 @@ import msgspec
 
 from firnmq.config import TopicConfig
 from firnmq.engines.segments import Medium, SegmentState
+from firnmq.engines.tier import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.meta.api import Entry
 
@@ -103,6 +104,10 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     """Open at the end: producer id, epoch, first offset."""
     producers: tuple[tuple[int, bytes], ...] = ()
     """Idempotent producers at the end: producer id, and its state as in the index."""
+    tier: TierCopy | None = None
+    """Its copy in the object store, under way or finished."""
+    is_local: bool = True
+    """Whether bytes and indexes are where the engine keeps them; else only in the store."""
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):

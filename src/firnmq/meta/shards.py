@@ -297,7 +297,7 @@ class MetaShards:
         puts: dict[str, Record] = {}
         deletes = []
         for meta in deleted:
-            held, segment = self._held(name, meta.seq, meta.epoch, SegmentState.SEALED)
+            held, segment = self._held(name, meta.seq, meta.epoch, meta.state)
             compares.append(Compare.unchanged(held))
             puts[held.key] = _deleted(segment)
         if active is not None and active.seq != shard.active:
@@ -439,6 +439,8 @@ def _meta(seq: int, record: SegmentRecord) -> SegmentMeta:
         has_gaps=record.has_gaps,
         tombstone_count=record.tombstone_count,
         transactions=tuple(OpenTransaction(*each) for each in record.transactions),
+        tier=record.tier,
+        is_local=record.is_local,
     )
 
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from firnmq.engines.segments import SegmentState
-
 if TYPE_CHECKING:
     from firnmq.adapter import Topic, Written
     from firnmq.engines import ShardStatus
@@ -108,7 +106,7 @@ def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
     active_bytes = status.length_bytes
     segments: list[Segment] = []
     for meta in status.segments:
-        is_sealed = meta.state is SegmentState.SEALED
+        is_sealed = meta.is_sealed
         active_bytes -= meta.length if is_sealed else 0
         segments.append(
             Segment(

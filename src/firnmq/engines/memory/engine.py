@@ -89,7 +89,7 @@ class MemoryKeeper:
         """Spilled segments come back; whatever was only in memory is gone."""
         backend = self._backend()
         known = self._state.chain(spec.uid)
-        chain = [meta for meta in known if meta.state is SegmentState.SEALED]
+        chain = [meta for meta in known if meta.is_sealed]
         deleted = [meta for meta in known if meta.state is SegmentState.DELETED]
         for meta in deleted:  # A crash came between moving the start and removing the bytes.
             gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))

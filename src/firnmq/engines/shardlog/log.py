@@ -14,7 +14,7 @@ from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.segments import Rows, Segment, SegmentMeta, SegmentState
+from firnmq.engines.segments import Rows, Segment, SegmentMeta
 from firnmq.engines.shardlog.append import (
     BATCH_RECORDS_MAX,
     Append,
@@ -369,7 +369,7 @@ class ShardLog:
         gone = [
             segment
             for segment in self.segments
-            if segment.meta.state is SegmentState.SEALED and segment.meta.end_offset <= start_offset
+            if segment.meta.is_sealed and segment.meta.end_offset <= start_offset
         ]
         if start_offset <= view.start_offset and not gone:
             return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage
-from firnmq.engines.segments import Segment, SegmentGone, SegmentState
+from firnmq.engines.segments import Segment, SegmentGone
 from firnmq.engines.shardlog.log import ShardLog, View
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, CHUNK_BYTES_MIN, Run, SegmentScan
 from firnmq.errors import Corruption, IndexDisabled, InvalidArgument, KeyNotFound, OffsetOutOfRange
@@ -297,7 +297,7 @@ class LogReader:
             columns=_NO_COLUMNS,
         )
         for segment in view.segments:
-            is_sealed = segment.meta.state is SegmentState.SEALED
+            is_sealed = segment.meta.is_sealed
             if is_sealed and segment.meta.max_timestamp < timestamp_ms:
                 continue
             point = segment.index.floor_time(timestamp_ms)
@@ -467,14 +467,14 @@ def segment_number(view: View, offset: int) -> int:
 
 def length_of(view: View, segment: Segment) -> int:
     """Readable bytes of a segment."""
-    if segment.meta.state is SegmentState.SEALED:
+    if segment.meta.is_sealed:
         return segment.meta.length
     return view.active_length
 
 
 def may_expire(view: View, segment: Segment, now_ms: int) -> bool:
     """Whether a record of the segment may have expired by its own header."""
-    is_sealed = segment.meta.state is SegmentState.SEALED
+    is_sealed = segment.meta.is_sealed
     return (segment.meta.first_expiry_ms if is_sealed else view.active_expiry_ms) <= now_ms
 
 
@@ -512,7 +512,7 @@ def _check_base(view: View, segment: Segment, run: Run) -> None:
                 raise Corruption("a batch is missing", where=segment.bytes.where, position=end)
             following = memoryview(buffers[0])[:_OFFSET_BYTES]
         expected = int.from_bytes(following, "big")
-    elif segment.meta.state is SegmentState.SEALED:
+    elif segment.meta.is_sealed:
         expected = segment.meta.end_offset
     else:
         expected = view.end_offset
