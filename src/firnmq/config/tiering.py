@@ -25,15 +25,22 @@ class TieringConfig:
     endpoint: str | None = None
     """Address of an S3 server that is not AWS, such as http://127.0.0.1:8333."""
     region: str | None = None
-    access_key_id: str | None = None
+    access_key: str | None = None
     """None: from the environment, as the store's own tools find it (AWS_ACCESS_KEY_ID, …)."""
-    secret_access_key: str | None = field(default=None, repr=False)
-    """Better given as FIRN_TIERING_SECRET_ACCESS_KEY or AWS_SECRET_ACCESS_KEY than in a file."""
+    secret_key: str | None = field(default=None, repr=False)
+    """Better given as FIRN_TIERING_SECRET_KEY or AWS_SECRET_ACCESS_KEY than in a file."""
+    session_token: str | None = field(default=None, repr=False)
+    credentials_file: str | None = None
+    """Google: a service account's key file."""
     allow_http: bool = False
     """Talk to an endpoint without TLS."""
-    timeout_ms: int = 30_000
+    timeout_ms: int = 20_000
     """A request that has not ended by then has failed. A stopped server never answers."""
     connect_timeout_ms: int = 5_000
+    retries: int = 3
+    """How often a request that may be repeated is repeated at once, before its failure counts."""
+    retry_timeout_ms: int = 30_000
+    """No such repetition begins later than this after the first try."""
     cache_directory: Path | None = None
     """Chunks that were read from the store. None: `tier-cache` in the data directory."""
     cache_bytes: int = 1024 * _MIB
@@ -82,7 +89,7 @@ class TieringConfig:
 
 
 _POSITIVE = (
-    *("timeout_ms", "connect_timeout_ms", "cache_bytes", "read_bytes_per_s"),
+    *("timeout_ms", "connect_timeout_ms", "retry_timeout_ms", "cache_bytes", "read_bytes_per_s"),
     *("upload_bytes_per_s", "parallel_uploads", "backlog_bytes", "interval_ms"),
     *("retry_ms", "retry_ms_max", "scrub_ms"),
 )
