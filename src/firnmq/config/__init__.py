@@ -11,6 +11,7 @@ from firnmq.config.topic import (
     Durability,
     MemoryOverflow,
     StorageType,
+    Tiering,
     TopicConfig,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "Settings",
     "StorageType",
     "StoreConfig",
+    "Tiering",
     "TieringConfig",
     "TopicConfig",
     "check_topic_name",
