@@ -20,7 +20,9 @@ from firnmq.meta import Event, MetaCache
 from firnmq.meta.records import (
     SEGMENTS,
     SHARDS,
+    TIER_GRAVES,
     TOPICS,
+    GraveRecord,
     SegmentRecord,
     ShardRecord,
     TopicRecord,
@@ -60,9 +62,9 @@ class Totals(NamedTuple):
 class TierLedger:
     """Safe with threads. Changed by the cache's thread alone, once it is filled."""
 
-    def __init__(self, cache: MetaCache, on_change: Callable[[], None] = lambda: None) -> None:
-        """`on_change` is called in the cache's thread after every change that is of interest."""
-        self._on_change = on_change
+    def __init__(self, cache: MetaCache) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called in the cache's thread after every change that is of interest."""
         self._lock = threading.Lock()
         self._topics: dict[str, TieredTopic] = {}
         """By id."""
@@ -74,10 +76,12 @@ class TierLedger:
         self._tiered: dict[SegmentId, SegmentRecord] = {}
         self._dead: dict[SegmentId, SegmentRecord] = {}
         """Deleted segments that may still have objects."""
+        self._graves: dict[str, GraveRecord] = {}
         for prefix, follow in (
             (TOPICS, self._follow_topics),
             (SHARDS, self._follow_shards),
             (SEGMENTS, self._follow_segments),
+            (TIER_GRAVES, self._follow_graves),
         ):
             cache.listen(prefix, follow)
 
@@ -120,27 +124,23 @@ class TierLedger:
                 if record.tier is not None and not self._is_to_upload(topic_id, record)
             ]
 
-    def local_copies(self) -> dict[str, list[tuple[int, SegmentRecord]]]:
-        """By shard, in order: tiered segments whose bytes are here as well."""
-        found: dict[str, list[tuple[int, SegmentRecord]]] = {}
+    def shards_with_local_copies(self) -> list[str]:
+        """Shards that have tiered segments whose bytes are here as well."""
         with self._lock:
-            for at, record in self._tiered.items():
-                if record.is_local:
-                    found.setdefault(at.shard, []).append((at.seq, record))
-        return {
-            shard: sorted(each, key=lambda numbered: numbered[0]) for shard, each in found.items()
-        }
-
-    def sealed_bytes(self, shard: str) -> int:
-        """Of a shard's segments that are here and have no finished copy."""
-        with self._lock:
-            segments = self._sealed.get(shard.rpartition("_")[0], {})
-            return sum(record.length for at, record in segments.items() if at.shard == shard)
+            return sorted({at.shard for at, record in self._tiered.items() if record.is_local})
 
     def dead_copies(self) -> list[tuple[SegmentId, SegmentRecord]]:
         """Deleted segments that may still have objects."""
         with self._lock:
             return list(self._dead.items())
+
+    def graves(self) -> list[GraveRecord]:
+        """Copies whose shards are gone and whose objects may still be there."""
+        with self._lock:
+            return list(self._graves.values())
+
+    def grave_count(self) -> int:
+        return len(self._graves)
 
     def totals(self, topic_id: str | None = None) -> Totals:
         """Of one topic, or of all."""
@@ -199,7 +199,7 @@ class TierLedger:
                     config=record.config(),
                     is_ready=record.state is TopicState.READY,
                 )
-        self._on_change()
+        self.on_change()
 
     def _follow_shards(self, events: list[Event]) -> None:
         with self._lock:
@@ -220,7 +220,16 @@ class TierLedger:
                     # Producers are the largest part of a record and no part of what is asked here.
                     record = decode(event.entry, SegmentRecord)
                     self._note(at, msgspec.structs.replace(record, producers=()))
-        self._on_change()
+        self.on_change()
+
+    def _follow_graves(self, events: list[Event]) -> None:
+        with self._lock:
+            for event in events:
+                if event.entry is None:
+                    self._graves.pop(event.key, None)
+                else:
+                    self._graves[event.key] = decode(event.entry, GraveRecord)
+        self.on_change()
 
     def _note(self, at: SegmentId, record: SegmentRecord) -> None:
         match record.state:

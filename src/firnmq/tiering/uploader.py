@@ -48,7 +48,8 @@ class CopyEngine(Protocol):
 
     def sealed_source(self, shard: str, seq: int) -> SealedSource: ...
 
-    def begin_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta: ...
+    def begin_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta:
+        """The segment as it was, with the unfinished copy that this one replaces, if any."""
 
     def finish_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta: ...
 
@@ -97,29 +98,33 @@ class SegmentUploader:
         self._is_stopping = is_stopping
         self._new_id = new_id
 
-    def upload(self, engine: CopyEngine, topic: TopicRecord, shard: str, seq: int) -> Uploaded:
+    def upload(
+        self,
+        engine: CopyEngine,
+        topic: TopicRecord,
+        shard: str,
+        seq: int,
+        began: Callable[[str], None] = lambda upload_id: None,
+    ) -> Uploaded:
         """Copies a segment, verifies the copy and marks the segment tiered.
 
-        An unfinished copy that was there before is replaced, and its objects are removed. Raises
+        `began` is told the upload's id before anyone else can see it. An unfinished copy that was there before is replaced, and its objects are removed. Raises
         StaleEpoch if somebody else's change came first; our objects are then removed. After a
         StoreError the copy stays begun in the metadata, for the next attempt to replace it.
         """
         source = engine.sealed_source(shard, seq)
-        before = source.meta
         upload_id = self._new_id()
-        copy = TierCopy(
-            upload_id=upload_id,
-            key=object_key(
-                self._cluster, topic.name, topic.topic_id, shard, before, upload_id
-            ),
-            started_ms=self._clock.now_ms(),
+        key = object_key(
+            self._cluster, topic.name, topic.topic_id, shard, source.meta, upload_id
         )
-        meta = engine.begin_copy(shard, seq, copy)
-        if before.tier is not None:
-            # Its uploader cannot finish it any more, so nothing will ever refer to it.
-            self.remove(before.tier)
+        copy = TierCopy(upload_id=upload_id, key=key, started_ms=self._clock.now_ms())
+        began(upload_id)
+        before = engine.begin_copy(shard, seq, copy)
         try:
-            done, sent_bytes = self._send(source, meta, copy, topic, shard)
+            if before.tier is not None:
+                # Its uploader cannot finish it any more, so nothing will ever refer to it.
+                self.remove(before.tier)
+            done, sent_bytes = self._send(source, before, copy, topic, shard)
             return Uploaded(engine.finish_copy(shard, seq, done), sent_bytes)
         except StaleEpoch:
             self._remove_lost(shard, seq, copy)
