@@ -10,14 +10,18 @@ stops moving anything.
 from __future__ import annotations
 
 import re
+import secrets
 
 import msgspec
 
 from firnmq.clock import Clock
-from firnmq.errors import Corruption, FirnError, ObjectExists, ObjectNotFound
+from firnmq.errors import Corruption, FirnError, InvalidArgument, ObjectExists, ObjectNotFound
+from firnmq.meta import Compare, MetaStore
 from firnmq.tiering.stores import ObjectStore
 
 _FOLDER = "owners"
+_CLUSTER_KEY = "tier_cluster"
+"""Of the metadata."""
 _KEY = re.compile(r"owners/(?P<cluster>[A-Za-z0-9._-]+)/(?P<number>[0-9]{20})\.json", re.ASCII)
 
 
@@ -31,6 +35,31 @@ class NotOwner(FirnError):
         )
         self.cluster = cluster
         self.store = store
+
+
+def cluster_of(meta: MetaStore, wanted: str | None) -> str:
+    """The cluster whose objects a data directory's are: the first that it was given, for good.
+
+    InvalidArgument if another is wanted: its copies would be looked for in the wrong place.
+    """
+    entry = meta.get(_CLUSTER_KEY)
+    if entry is not None:
+        known = entry.value.decode()
+        if wanted not in (None, known):
+            raise InvalidArgument(
+                "tiering.cluster",
+                f"is {wanted!r}, but this data directory's objects are those of {known!r}",
+            )
+        return known
+    cluster = wanted or f"firn-{secrets.token_hex(8)}"
+    meta.txn([Compare.absent(_CLUSTER_KEY)], {_CLUSTER_KEY: cluster.encode()})
+    return cluster
+
+
+def known_cluster(meta: MetaStore) -> str | None:
+    """The same, None if the directory has none yet."""
+    entry = meta.get(_CLUSTER_KEY)
+    return None if entry is None else entry.value.decode()
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
