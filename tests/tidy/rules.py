@@ -26,6 +26,7 @@ BROAD_EXCEPT_ALLOWED = {
     "src/firnmq/disk/kv.py": "rocksdict raises plain Exception for every failure",
     "src/firnmq/disk/pool.py": "supervisor: a defect must fail its requests, not hang them",
     "src/firnmq/record/compression.py": "cramjam raises several kinds, all meaning damaged input",
+    "src/firnmq/tiering/stores/cloud.py": "what a caller's chunks raise goes through obstore as is",
 }
 """Modules that may catch everything, with the reason: supervisors, and foreign libraries."""
 
