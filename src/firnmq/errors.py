@@ -198,6 +198,18 @@ class Closed(FirnError):
     """The store, engine or pool has been closed."""
 
 
+class NoObjectStore(FirnError):
+    """A segment is only in the object store, and this process was not told of one."""
+
+    def __init__(self, shard: str, seq: int) -> None:
+        super().__init__(
+            f"segment {seq} of {shard} is only in the object store, and none is configured; "
+            "set [tiering] url to where it was copied"
+        )
+        self.shard = shard
+        self.seq = seq
+
+
 class DirectoryInUse(FirnError):
     """Another process has the data directory open."""
 

@@ -61,6 +61,8 @@ def may_join(before: SegmentMeta, after: SegmentMeta, config: TopicConfig, now_m
     One with tombstones that have to stay is left alone, since in a new segment their time would
     begin anew.
     """
+    if before.tier is not None or after.tier is not None:
+        return False
     return before.medium is after.medium and not any(
         meta.is_compacted
         and meta.tombstone_count > 0

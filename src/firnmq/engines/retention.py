@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import SegmentMeta
+from firnmq.engines.segments import SegmentMeta, SegmentState
 
 
 def expired_end(
@@ -26,6 +26,30 @@ def expired_end(
             break
         end = meta.end_offset
     return end
+
+
+def to_drop_here(
+    segments: Sequence[SegmentMeta], config: TopicConfig, active_bytes: int, now_ms: int
+) -> list[SegmentMeta]:
+    """Segments that are in the object store and have been here long enough, oldest first.
+
+    One that is not in the store yet stays, and does not keep later ones from going.
+    """
+    limit_ms, limit_bytes = config.local_retention_ms, config.local_retention_bytes
+    if limit_ms is None and limit_bytes is None:
+        return []
+    here = [meta for meta in segments if meta.is_sealed and meta.is_local]
+    remaining = active_bytes + sum(meta.length for meta in here)
+    chosen = []
+    for meta in here:
+        if meta.state is not SegmentState.TIERED:
+            continue
+        newest_ms = meta.max_timestamp if meta.max_timestamp >= 0 else meta.sealed_ms
+        is_old = limit_ms is not None and newest_ms + limit_ms <= now_ms
+        if is_old or (limit_bytes is not None and remaining - meta.length >= limit_bytes):
+            chosen.append(meta)
+            remaining -= meta.length
+    return chosen
 
 
 def has_expired(newest_ms: int, written_ms: int, config: TopicConfig, now_ms: int) -> bool:

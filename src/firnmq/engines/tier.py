@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn, Protocol
 
+from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.transactions import AbortedTransaction
-from firnmq.index import SegmentIndex
+from firnmq.errors import NoObjectStore
+from firnmq.index import KeyHit, Point, SegmentIndex, TagHit
 
 if TYPE_CHECKING:
-    from firnmq.engines.segments import SegmentBytes, SegmentMeta
+    from firnmq.engines.segments import Rows, SegmentBytes, SegmentMeta
     from firnmq.engines.state import ShardSpec
 
 
@@ -75,3 +77,75 @@ class ColdMedium(Protocol):
 
     def forget(self, meta: SegmentMeta) -> None:
         """Drops what is cached of a segment."""
+
+
+class Unreachable:
+    """Bytes and index, in one, of a segment in an object store that nobody told us of.
+
+    Whatever would have to read it raises NoObjectStore; the rest of the chain can be used.
+    """
+
+    is_memory: ClassVar[bool] = False
+    is_file: ClassVar[bool] = False
+
+    def __init__(self, spec: ShardSpec, meta: SegmentMeta) -> None:
+        self._shard = spec.name
+        self._meta = meta
+
+    @property
+    def where(self) -> str:
+        return self._meta.tier.key if self._meta.tier is not None else "object store"
+
+    def append(
+        self, buffers: Sequence[Buffer], position: int, rows: Rows, *, durable: bool
+    ) -> bool:
+        self._refuse()
+
+    def sync(self) -> None:
+        self._refuse()
+
+    def read(self, position: int, size: int) -> list[Buffer]:
+        self._refuse()
+
+    def read_nowait(self, position: int, size: int) -> Buffer | None:
+        return None
+
+    def range_at(self, position: int, size: int) -> FileRange:
+        self._refuse()
+
+    def nearer(self, point: Point, offset: int) -> Point:
+        return point
+
+    def length(self) -> int:
+        return self._meta.length
+
+    def truncate(self, length: int) -> None:
+        self._refuse()
+
+    def drop(self) -> None:
+        """What is in the store is not ours to remove."""
+
+    def floor_offset(self, offset: int) -> Point | None:
+        self._refuse()
+
+    def floor_time(self, timestamp_ms: int) -> Point | None:
+        self._refuse()
+
+    def newest_of_key(self, key: bytes) -> KeyHit | None:
+        self._refuse()
+
+    def tagged(self, tag: bytes, start_offset: int) -> Iterator[TagHit]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NoObjectStore(self._shard, self._meta.seq)
+
+
+def cold_bytes(cold: ColdMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
+    """Bytes of a segment that is only in the store."""
+    return Unreachable(spec, meta) if cold is None else cold.open_bytes(spec, meta)
+
+
+def cold_index(cold: ColdMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
+    """Indexes of a segment that is only in the store."""
+    return Unreachable(spec, meta) if cold is None else cold.open_index(spec, meta)

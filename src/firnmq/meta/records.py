@@ -18,6 +18,7 @@ from firnmq.errors import Corruption, InvalidArgument
 from firnmq.meta.api import Entry
 
 TOPICS, SHARDS, SEGMENTS, NODES = "topics/", "shards/", "segments/", "nodes/"
+TIER_GRAVES = "tier_graves/"
 INCARNATIONS = "incarnations/"
 NEXT_UID = "counters/next_shard_uid"
 
@@ -108,6 +109,16 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     """Its copy in the object store, under way or finished."""
     is_local: bool = True
     """Whether bytes and indexes are where the engine keeps them; else only in the store."""
+
+
+class GraveRecord(Record, frozen=True, kw_only=True):
+    """A copy in the object store that outlived its shard; gone once its objects are."""
+
+    shard: str
+    seq: int
+    tier: TierCopy
+    length: int
+    buried_ms: int
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from firnmq.adapter import (
@@ -36,6 +37,7 @@ from firnmq.engines.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.segment import segment_engine, segment_layout
 from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
+from firnmq.engines.tier import ColdMedium
 from firnmq.engines.verify import Verifier
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
@@ -64,9 +66,12 @@ class LocalStore:
         open_kv: Callable[[Path], KeyValueStore] = KeyValueStore,
         open_meta: Callable[[Path], MetaStore] = SqliteMetaStore,
         node: int | None = None,
+        cold: ColdMedium | None = None,
     ) -> None:
         """`files`, `open_kv` and `open_meta` are the ways to the disk: tests hand in ones that
-        crash. `node` is the number it is registered under, the last one if none is given."""
+        crash. `node` is the number it is registered under, the last one if none is given. `cold`
+        reads what is only in the object store."""
+        self._cold = cold
         self.path = path
         self.config = config or StoreConfig()
         self.clock: Clock = clock or SystemClock()
@@ -116,13 +121,17 @@ class LocalStore:
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
+        self._cold_readers = ThreadPoolExecutor(
+            config.cold_read_threads, thread_name_prefix="firn-cold"
+        )
+        opened.callback(partial(self._cold_readers.shutdown, cancel_futures=True))
         self.state = ShardState(self.kv, shards)
         layout = segment_layout(path, self.files)
         layouts: dict[str, ByteLayout] = {
             StorageType.SEGMENT.value: layout,
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = DurableBackend(self.kv, self.state, clock, layouts)
+        backend = DurableBackend(self.kv, self.state, clock, layouts, self._cold)
         self.pool: IoPool[Append] = IoPool(
             worker_count=config.io_workers,
             handler=lambda _: LogTurnHandler(backend),
@@ -137,6 +146,7 @@ class LocalStore:
             memory_bytes=config.memory_bytes,
             producer_expiration_ms=config.producer_expiration_ms,
             compaction_bytes=config.compaction_bytes,
+            cold=self._cold,
         )
         self.engines: dict[str, Engine] = {
             StorageType.MEMORY.value: memory,
@@ -176,4 +186,4 @@ class LocalStore:
 
     def _factory(self, storage_type: str) -> AdapterFactory:
         engine = self.engines[storage_type]
-        return lambda: EngineStorageAdapter(engine, self.offsets, self._readers)
+        return lambda: EngineStorageAdapter(engine, self.offsets, self._readers, self._cold_readers)

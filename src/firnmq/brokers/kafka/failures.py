@@ -12,6 +12,7 @@ from firnmq.errors import (
     InvalidRecord,
     InvalidTransactionState,
     LimitExceeded,
+    NoObjectStore,
     NotFound,
     OffsetOutOfRange,
     OutOfOrderSequence,
@@ -33,6 +34,7 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
     (DiskFull, ErrorCode.KAFKA_STORAGE_ERROR),
     (StorageFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (Corruption, ErrorCode.KAFKA_STORAGE_ERROR),
+    (NoObjectStore, ErrorCode.KAFKA_STORAGE_ERROR),
     (TimedOut, ErrorCode.REQUEST_TIMED_OUT),
     (InvalidArgument, ErrorCode.INVALID_REQUEST),
 )

@@ -11,7 +11,14 @@ from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage
 from firnmq.engines.segments import Segment, SegmentGone
 from firnmq.engines.shardlog.log import ShardLog, View
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, CHUNK_BYTES_MIN, Run, SegmentScan
-from firnmq.errors import Corruption, IndexDisabled, InvalidArgument, KeyNotFound, OffsetOutOfRange
+from firnmq.errors import (
+    Corruption,
+    IndexDisabled,
+    InvalidArgument,
+    KeyNotFound,
+    OffsetOutOfRange,
+    TimedOut,
+)
 from firnmq.index import Point
 from firnmq.record import (
     BatchEntry,
@@ -27,6 +34,8 @@ from firnmq.record.selection import ColumnName
 _HINTS_MAX = 32
 _ATTEMPTS = 8
 """How often a read starts over because what it was reading was removed or cut."""
+_ATTEMPTS_COLD = 64
+"""The same of a log of which a part is only in the object store."""
 _RECORD_BYTES_EXPECTED = 4096
 """A read of few records begins with this much for each, so that one record costs no megabyte."""
 _OFFSETS_PER_BATCH_MAX = 2**31
@@ -41,10 +50,15 @@ class NotPublished(Exception):
     """The index is a moment ahead of the view: it will be published at once."""
 
 
+class ColdNeeded(Exception):
+    """The answer may be in a segment that is only in the object store, which was not wanted."""
+
+
 class LogReader:
     """Reads one log as it is now. Cheap to make; not for sharing between threads."""
 
     def __init__(self, log: ShardLog, now_ms: int) -> None:
+        self._has_fetched_again = False
         self._log = log
         self._now_ms = now_ms
         self._look()
@@ -162,8 +176,9 @@ class LogReader:
 
     # By key ---------------------------------------------------------------------------------------
 
-    def by_key(self, key: bytes) -> Page:
-        """The key's newest live record."""
+    def by_key(self, key: bytes, *, hot_only: bool = False) -> Page:
+        """The key's newest live record. With `hot_only`, ColdNeeded once the object store would
+        have to be asked."""
         spec = self._log.spec
         if not spec.config.index_key:
             raise IndexDisabled("key", spec.name)
@@ -171,7 +186,7 @@ class LogReader:
 
         def read(view: View) -> Page | None:
             may_scan = next(attempts, None) is None
-            columns = self._by_key(view, key, may_scan=may_scan)
+            columns = self._by_key(view, key, may_scan=may_scan, hot_only=hot_only)
             if columns is None:
                 return None
             return self._page(view, (columns,), columns.offsets[0] + 1)
@@ -181,9 +196,13 @@ class LogReader:
             raise KeyNotFound(key.decode("utf-8", "backslashreplace"), within=spec.name)
         return page
 
-    def _by_key(self, view: View, key: bytes, *, may_scan: bool) -> Columns | None:
+    def _by_key(self, view: View, key: bytes, *, may_scan: bool, hot_only: bool) -> Columns | None:
         dead_below = (self._live.dead_keys or {}).get(key, 0)
         for segment in reversed(view.segments):
+            if segment.meta.is_sealed and segment.meta.end_offset <= dead_below:
+                return None  # And so is everything older.
+            if hot_only and not segment.meta.is_local:
+                raise ColdNeeded
             hit = segment.index.newest_of_key(key)
             if hit is None:
                 continue
@@ -398,20 +417,26 @@ class LogReader:
         """What `read` finds; it starts over when retention, compaction or a cut has removed what
         it read.
 
-        One that comes too late every time reads while nothing may change at last.
+        One that comes too late every time reads while nothing may change at last; but never from
+        an object store, for which appends must not wait.
         """
         log = self._log
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS if self._is_all_local() else _ATTEMPTS_COLD):
             try:
                 found = read(self._view)
                 if log.cut_count == self._cut_count:
                     return found
-            except (SegmentGone, NotPublished):
+            except NotPublished:
                 pass
-            except Corruption:
-                if log.cut_count == self._cut_count:
+            except SegmentGone as gone:
+                if self._is_missing(gone):
+                    raise Corruption("it is not in the object store", where=gone.where) from gone
+            except Corruption as error:
+                if log.cut_count == self._cut_count and not self._fetches_again(error):
                     raise
             self._look()
+        if not self._is_all_local():
+            raise TimedOut(f"{log.spec.name} changes faster than it can be read; try again")
         with log.lock:
             self._look()
             try:
@@ -420,6 +445,25 @@ class LogReader:
                 if log.refusal is not None:
                     raise log.refusal from gone  # The shard was deleted meanwhile.
                 raise Corruption("its bytes are not there", where=gone.where) from gone
+
+    def _is_all_local(self) -> bool:
+        return all(segment.meta.is_local for segment in self._view.segments)
+
+    def _is_missing(self, gone: SegmentGone) -> bool:
+        """Whether what is gone should be in the object store: it is still in the log's view."""
+        segment = _cold_at(self._view, gone.where)
+        return segment is not None and segment in self._log.view.segments
+
+    def _fetches_again(self, error: Corruption) -> bool:
+        """Whether bytes from the object store will be fetched once more: the first ones may have
+        been damaged on the way, or in the cache."""
+        segment = _cold_at(self._view, error.where)
+        cold = self._log.backend.cold
+        if segment is None or cold is None or self._has_fetched_again:
+            return False
+        self._has_fetched_again = True
+        cold.forget(segment.meta)
+        return True
 
     def _look(self) -> None:
         """Takes the log as it is now, after a cut that is under way."""
@@ -463,6 +507,15 @@ def segment_number(view: View, offset: int) -> int:
         return len(segments) - 1
     found = bisect_right(segments, offset, key=lambda segment: segment.meta.base_offset)
     return max(found - 1, 0)
+
+
+def _cold_at(view: View, where: str) -> Segment | None:
+    """The segment that is only in the object store, under a name that `where` is about."""
+    for segment in view.segments:
+        copy = segment.meta.tier
+        if not segment.meta.is_local and copy is not None and copy.key in where:
+            return segment
+    return None
 
 
 def length_of(view: View, segment: Segment) -> int:
