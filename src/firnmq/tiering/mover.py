@@ -92,7 +92,7 @@ class TierMover:
             store,
             cluster,
             clock,
-            pace=RateLimiter(config.upload_bytes_per_s),
+            pace=RateLimiter(config.upload_bytes_per_s, wait=self._stopping.wait),
             read_back=config.read_back,
             is_stopping=self._stopping.is_set,
         )
@@ -215,7 +215,7 @@ class TierMover:
             dropped_count=self._remover.dropped_count,
             removed_count=self._remover.removed_count,
             failure_counts=counts,
-            cache=CacheUse() if self._cold is None else self._cold.use(),
+            cache=CacheUse() if self._cold is None else CacheUse.of(self._cold.statistics()),
             topics=self._topic_rows(),
             waiting=[
                 self._waiting_row(at, record, now_ms)

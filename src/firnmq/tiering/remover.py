@@ -21,9 +21,9 @@ from firnmq.errors import FirnError, ShardNotFound, StaleEpoch
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import GraveRecord
 from firnmq.tiering.ledger import TieredTopic, TierLedger
+from firnmq.tiering.cache import CacheStatistics
 from firnmq.tiering.keys import parse
 from firnmq.tiering.manifests import ManifestKeeper
-from firnmq.tiering.status import CacheUse
 from firnmq.tiering.uploader import CopyEngine, SegmentUploader
 
 _log = EventLogger("tiering")
@@ -54,9 +54,7 @@ class Primable(Protocol):
 
     def prime(self, meta: SegmentMeta, index_head: Buffer) -> None: ...
 
-    def forget(self, meta: SegmentMeta) -> None: ...
-
-    def use(self) -> CacheUse: ...
+    def statistics(self) -> CacheStatistics: ...
 
 
 class Remover:

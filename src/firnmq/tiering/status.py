@@ -15,6 +15,7 @@ from firnmq.errors import (
     StoreDenied,
     StoreUnavailable,
 )
+from firnmq.tiering.cache import CacheStatistics
 from firnmq.tiering.ownership import NotOwner
 
 SEGMENTS_SHOWN_MAX = 100
@@ -82,12 +83,31 @@ class TierTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What cold reads have fetched and found."""
+    """What cold reads have fetched, and how much of it is kept."""
 
+    fetch_count: int = 0
     fetched_bytes: int = 0
+    failed_fetch_count: int = 0
     hit_count: int = 0
-    miss_count: int = 0
-    held_bytes: int = 0
+    """Reads that needed no fetch."""
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    evicted_count: int = 0
+    corrupt_count: int = 0
+    """Chunks that were not what they should be, and were fetched again."""
+
+    @classmethod
+    def of(cls, statistics: CacheStatistics) -> CacheUse:
+        return cls(
+            fetch_count=statistics.fetch_count,
+            fetched_bytes=statistics.fetched_bytes,
+            failed_fetch_count=statistics.failed_fetch_count,
+            hit_count=statistics.hit_count,
+            memory_bytes=statistics.memory_bytes,
+            disk_bytes=statistics.disk_bytes,
+            evicted_count=statistics.evicted_count,
+            corrupt_count=statistics.corrupt_count,
+        )
 
 
 class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
