@@ -70,6 +70,9 @@ class IndexHead:
             try:
                 self._head: Buffer = source.read(0, source.head_length)
                 self.header = header = _header(self._head, source, meta)
+                for section in header.sections:
+                    if section.position + section.length <= len(self._head):
+                        self._part(section)  # Later it would be too late to fetch the head anew.
                 data = self._part(header.sections[SectionKind.POINTS])
                 self.points: Points = parse_points(data, header, source.where)
                 break
