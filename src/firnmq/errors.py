@@ -139,7 +139,7 @@ class TierBacklogFull(FirnError):
     def __init__(self, waiting_bytes: int, limit: int) -> None:
         super().__init__(
             f"{waiting_bytes:,} bytes wait for their upload to the object store, "
-            f"tiering.backlog_bytes allows {limit:,}; try again, firn tier status says why they wait"
+            f"tiering.backlog_bytes allows {limit:,}; try again. firn tier status says why"
         )
         self.waiting_bytes = waiting_bytes
         self.limit = limit

@@ -146,9 +146,7 @@ class TierLedger:
         """Of one topic, or of all."""
         with self._lock:
             waiting = [
-                record.length
-                for at, record in self._waiting()
-                if topic_id in (None, _topic_id(at))
+                record.length for at, record in self._waiting() if topic_id in (None, _topic_id(at))
             ]
             tiered = [
                 record for at, record in self._tiered.items() if topic_id in (None, _topic_id(at))

@@ -1,4 +1,4 @@
-"""The mover: uploads sealed segments, drops local copies, removes what is dead, in threads of its own.
+"""The mover: uploads sealed segments, drops local copies, removes what is dead.
 
 One thread decides and does what is quick; uploads run in a few others. All it knows is in the
 metadata, so that a mover that begins anew goes on where the last one was killed. While the store
@@ -218,8 +218,7 @@ class TierMover:
             cache=CacheUse() if self._cold is None else CacheUse.of(self._cold.statistics()),
             topics=self._topic_rows(),
             waiting=[
-                self._waiting_row(at, record, now_ms)
-                for at, record in waiting[:SEGMENTS_SHOWN_MAX]
+                self._waiting_row(at, record, now_ms) for at, record in waiting[:SEGMENTS_SHOWN_MAX]
             ],
             **totals._asdict(),
         )
@@ -268,7 +267,8 @@ class TierMover:
         if self._patience.failure_count and self._in_flight:
             return  # The upload that was begun finds out whether the store is back.
         steps = (self._write_manifests, self._remover.drop_local, self._remove, self._scrub_if_due)
-        if all([self._attempt(step) for step in steps]) and self._patience.failure_count:
+        is_well = [self._attempt(step) for step in steps]
+        if all(is_well) and self._patience.failure_count:
             self._note_success()
 
     def _attempt(self, step: Callable[[], None]) -> bool:
@@ -391,9 +391,7 @@ class TierMover:
             self._troubles.pop(at, None)
             self._forced.discard(at)
         self._note_success()
-        _log.info(
-            "segment_tiered", shard=at.shard, segment=at.seq, length=uploaded.meta.length
-        )
+        _log.info("segment_tiered", shard=at.shard, segment=at.seq, length=uploaded.meta.length)
 
     def _began(self, upload_id: str) -> None:
         """Our own uploads that fail may be replaced by ourselves at once."""

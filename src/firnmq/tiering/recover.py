@@ -2,8 +2,8 @@
 
 Topics come from their manifests, and without one a topic does not exist: it was deleted. A shard's
 manifest says where it begins and what was deleted; the manifests of its segments, each written last
-of its upload, say what there is. Of several copies of a range the one described last counts. What is
-found must follow each other without a gap from the shard's start on.
+of its upload, say what there is. Of several copies of a range the one described last counts. They
+must follow each other without a gap from the shard's start on.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class GapsFound(FirnError):
         more = f", and {len(gaps) - 1:,} more" if len(gaps) > 1 else ""
         super().__init__(
             f"offsets {first.start_offset:,} to {first.end_offset - 1:,} of {first.topic} "
-            f"({first.shard}) are not in the store{more}; --skip-gaps recovers what comes after the "
-            "last gap of each shard"
+            f"({first.shard}) are not in the store{more}; --skip-gaps recovers what comes after "
+            "the last gap of each shard"
         )
         self.gaps = list(gaps)
 
@@ -124,7 +124,9 @@ def choose_cluster(store: ObjectStore, wanted: str | None) -> str:
     names = ", ".join(sorted(found)) or "none"
     if wanted is not None:
         if wanted not in found:
-            raise InvalidArgument("cluster", f"{wanted!r} is not in {store.url}; there are: {names}")
+            raise InvalidArgument(
+                "cluster", f"{wanted!r} is not in {store.url}; there are: {names}"
+            )
         return wanted
     if len(found) != 1:
         raise InvalidArgument("cluster", f"name one of those in {store.url}: {names}")
@@ -313,9 +315,7 @@ def _rank(manifest: SegmentManifest) -> tuple[int, int, str]:
     return manifest.epoch, manifest.uploaded_ms, manifest.upload_id
 
 
-def _incomplete(
-    manifest: SegmentManifest, key: str, objects: dict[str, ObjectInfo]
-) -> str | None:
+def _incomplete(manifest: SegmentManifest, key: str, objects: dict[str, ObjectInfo]) -> str | None:
     if manifest.key + MANIFEST != key:
         return "the manifest is another object's"
     for suffix, size in ((SEGMENT, manifest.length), (INDEX, manifest.index_length)):

@@ -20,9 +20,9 @@ from firnmq.engines.state import ShardState
 from firnmq.errors import FirnError, ShardNotFound, StaleEpoch
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import GraveRecord
-from firnmq.tiering.ledger import TieredTopic, TierLedger
 from firnmq.tiering.cache import CacheStatistics
 from firnmq.tiering.keys import parse
+from firnmq.tiering.ledger import TieredTopic, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.uploader import CopyEngine, SegmentUploader
 
@@ -160,8 +160,9 @@ class Remover:
         """Removes what deleted topics have left. Their own manifests go first, so that a recovery
         does not bring back a topic that was deleted."""
         graves = self._ledger.graves()
-        for cluster_topic in {_topic_of(each.tier.key) for each in graves} - {None}:
-            self._manifests.remove_topic(*cluster_topic)
+        for topic in {_topic_of(each.tier.key) for each in graves}:
+            if topic is not None:
+                self._manifests.remove_topic(*topic)
         for grave in graves:
             self._uploader.remove(grave.tier)
             self._graves.forget_graves([grave])

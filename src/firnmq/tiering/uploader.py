@@ -21,6 +21,7 @@ from firnmq.engines.tier import SealedSource, TierCopy
 from firnmq.errors import (
     Closed,
     Corruption,
+    InvalidArgument,
     ObjectCorrupt,
     ObjectExists,
     ObjectTruncated,
@@ -108,15 +109,14 @@ class SegmentUploader:
     ) -> Uploaded:
         """Copies a segment, verifies the copy and marks the segment tiered.
 
-        `began` is told the upload's id before anyone else can see it. An unfinished copy that was there before is replaced, and its objects are removed. Raises
-        StaleEpoch if somebody else's change came first; our objects are then removed. After a
-        StoreError the copy stays begun in the metadata, for the next attempt to replace it.
+        `began` is told the upload's id before anyone else can see it. An unfinished copy that was
+        there before is replaced, and its objects are removed. Raises StaleEpoch if somebody else's
+        change came first; our objects are then removed. After a StoreError the copy stays begun in
+        the metadata, for the next attempt to replace it.
         """
         source = engine.sealed_source(shard, seq)
         upload_id = self._new_id()
-        key = object_key(
-            self._cluster, topic.name, topic.topic_id, shard, source.meta, upload_id
-        )
+        key = object_key(self._cluster, topic.name, topic.topic_id, shard, source.meta, upload_id)
         copy = TierCopy(upload_id=upload_id, key=key, started_ms=self._clock.now_ms())
         began(upload_id)
         before = engine.begin_copy(shard, seq, copy)
@@ -141,7 +141,8 @@ class SegmentUploader:
         Asked before the bytes here are dropped: an object may have been removed by hand since.
         """
         copy = meta.tier
-        assert copy is not None and copy.is_done, "only a finished copy can be relied on"
+        if copy is None or not copy.is_done:
+            raise InvalidArgument("segment", f"{meta.seq} has no finished copy to rely on")
         for suffix, size in ((SEGMENT, meta.length), (INDEX, copy.index_length)):
             self._require_size(copy.key + suffix, size)
         self._store.head(copy.key + MANIFEST)
