@@ -130,6 +130,21 @@ class DiskFull(StorageFailed):
     """There is no room on the device. Free some; appends work again without a restart."""
 
 
+class TierBacklogFull(FirnError):
+    """Too many sealed bytes wait for their upload to the object store; nothing was written.
+
+    Appends to tiered topics work again by themselves once uploads have caught up.
+    """
+
+    def __init__(self, waiting_bytes: int, limit: int) -> None:
+        super().__init__(
+            f"{waiting_bytes:,} bytes wait for their upload to the object store, "
+            f"tiering.backlog_bytes allows {limit:,}; try again. firn tier status says why"
+        )
+        self.waiting_bytes = waiting_bytes
+        self.limit = limit
+
+
 class ProducerFenced(FirnError):
     """A newer instance of the producer exists; this one must stop."""
 

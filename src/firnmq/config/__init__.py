@@ -4,6 +4,7 @@ from firnmq.config.names import check_topic_name
 from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
 from firnmq.config.sections import Settings
 from firnmq.config.store import StoreConfig, load_store_config
+from firnmq.config.tiering import TieringConfig
 from firnmq.config.topic import (
     CleanupPolicy,
     CompressionType,
@@ -26,6 +27,7 @@ __all__ = [
     "StorageType",
     "StoreConfig",
     "Tiering",
+    "TieringConfig",
     "TopicConfig",
     "check_topic_name",
     "is_loopback",

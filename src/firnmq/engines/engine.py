@@ -23,7 +23,7 @@ from firnmq.engines.api import (
     StoredPage,
 )
 from firnmq.engines.compactor import Compactor
-from firnmq.engines.retention import expired_end, has_expired, to_drop_here
+from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import (
     Append,
@@ -461,8 +461,7 @@ class LogEngine:
         for name, spec in list(self._specs.items()):
             config = spec.config
             limits = (config.retention_ms, config.retention_bytes, config.ttl_ms)
-            local_limits = (config.local_retention_ms, config.local_retention_bytes)
-            has_limits = limits != (None,) * 3 or (config.is_tiered and local_limits != (None,) * 2)
+            has_limits = limits != (None,) * 3
             if name not in self._logs and not has_limits and not config.compacts:
                 continue
             try:
@@ -472,7 +471,6 @@ class LogEngine:
                     self._retain(log)
                     self._forget_producers(log)
                 self._keeper.housekeep(log)
-                self._drop_old_copies(log)
             except ShardNotFound:
                 continue  # Deleted meanwhile.
             except (FirnError, OSError) as error:
@@ -500,16 +498,6 @@ class LogEngine:
         end = expired_end(metas, config, log.tail.position, now_ms)
         # Sealed segments below the start go too: they were active when it was moved past them.
         log.move_start(log.view.start_offset if end is None else end)
-
-    def _drop_old_copies(self, log: ShardLog) -> None:
-        """Drops here what is in the object store and has been here long enough."""
-        config = log.spec.config
-        if not config.is_tiered or log.backend.cold is None:
-            return
-        metas = [segment.meta for segment in log.view.segments]
-        for meta in to_drop_here(metas, config, log.view.active_length, self._clock.now_ms()):
-            self.drop_local(log.spec.name, meta.seq)
-            _log.info("local_copy_dropped", shard=log.spec.name, segment=meta.seq)
 
     def _forget_producers(self, log: ShardLog) -> None:
         count = log.forget_idle_producers(self._clock.now_ms() - self._producer_expiration_ms)

@@ -19,7 +19,7 @@ from firnmq.adapter import (
 )
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.clock import Clock, SystemClock
-from firnmq.config import StorageType, StoreConfig
+from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
     DirectoryLock,
     FileCache,
@@ -44,6 +44,8 @@ from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
 from firnmq.meta.records import NODES
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
+from firnmq.server.tier import Tier, open_object_store
+from firnmq.tiering.stores import ObjectStore
 
 _DATABASE_DIRECTORY = "db"
 META_NAME = "meta.db"
@@ -67,11 +69,17 @@ class LocalStore:
         open_meta: Callable[[Path], MetaStore] = SqliteMetaStore,
         node: int | None = None,
         cold: ColdMedium | None = None,
+        tiering: TieringConfig | None = None,
+        open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
     ) -> None:
         """`files`, `open_kv` and `open_meta` are the ways to the disk: tests hand in ones that
         crash. `node` is the number it is registered under, the last one if none is given. `cold`
-        reads what is only in the object store."""
+        reads what is only in the object store; with `tiering` there is one, and a mover. Nothing is
+        moved without `background` unless its `work` is called."""
         self._cold = cold
+        self._tiering = tiering or TieringConfig()
+        self._open_objects = open_objects
+        self.tier: Tier | None = None
         self.path = path
         self.config = config or StoreConfig()
         self.clock: Clock = clock or SystemClock()
@@ -87,6 +95,7 @@ class LocalStore:
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             if background:
                 opened.callback(Housekeeper(self).stop)
+            self._begin_tiering(opened, background=background)
             # What was opened is closed in the opposite order: now if opening failed, else later.
             self._opened = opened.pop_all()
 
@@ -116,11 +125,15 @@ class LocalStore:
         self.cache = MetaCache(self.meta)
         opened.callback(self.cache.close)
         self.catalog = TopicCatalog(self.meta, self.cache)
-        shards = MetaShards(self.meta, self.cache, self.node, clock)
+        self.shards = shards = MetaShards(self.meta, self.cache, self.node, clock)
         opened.callback(self.kv.sync_late)
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
+        if self._tiering.is_on:
+            self.tier = Tier(self._tiering, path, self._open_objects)
+            opened.callback(self.tier.close)
+            self._cold = self.tier.cold
         self._cold_readers = ThreadPoolExecutor(
             config.cold_read_threads, thread_name_prefix="firn-cold"
         )
@@ -183,6 +196,17 @@ class LocalStore:
         for topic in run_blocking(self.manager.finish_interrupted()):
             _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
+
+    def _begin_tiering(self, opened: ExitStack, *, background: bool) -> None:
+        if self.tier is not None:
+            mover = self.tier.mover_for(self)
+            opened.callback(mover.stop)
+            if background:
+                mover.start()
+            return
+        waiting = [topic.name for topic in self.catalog.topics() if topic.config.is_tiered]
+        if waiting and background:
+            _log.warning("tiering_without_store", topics=len(waiting), hint="set [tiering] url")
 
     def _factory(self, storage_type: str) -> AdapterFactory:
         engine = self.engines[storage_type]

@@ -48,6 +48,8 @@ class CacheStatistics:
     fetch_count: int
     fetched_bytes: int
     failed_fetch_count: int
+    hit_count: int
+    """Reads of a piece that was in memory or on disk."""
     memory_bytes: int
     disk_bytes: int
     evicted_count: int
@@ -137,6 +139,7 @@ class ChunkCache:
         self._fetch_count = 0
         self._fetched_bytes = 0
         self._failed_fetch_count = 0
+        self._hit_count = 0
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -234,6 +237,7 @@ class ChunkCache:
             with self._lock:
                 extent = self._memory.find(part.name, piece)
                 if extent is not None:
+                    self._hit_count += 1
                     return extent.start, extent.content
                 if self._is_closed:
                     raise Closed("the cache of cold segments is closed")
@@ -252,6 +256,7 @@ class ChunkCache:
         files, name = self._files(part), part.name
         on_disk = files.extent_at(name, piece)
         if on_disk is not None:
+            self._hit_count += 1
             flight = _Flight(part, *on_disk)
         else:
             start = piece * self.piece_bytes
@@ -424,6 +429,7 @@ class ChunkCache:
             fetch_count=self._fetch_count,
             fetched_bytes=self._fetched_bytes,
             failed_fetch_count=self._failed_fetch_count,
+            hit_count=self._hit_count,
             memory_bytes=self._memory.size_bytes,
             disk_bytes=sum(each.size_bytes for each in files),
             evicted_count=sum(each.evicted_count for each in files),
