@@ -148,6 +148,12 @@ class TierMover:
             self._thread.join()
         self._uploads.shutdown(wait=True, cancel_futures=True)
 
+    @property
+    def store_state(self) -> str:
+        """`ok`, or the kind of the failure that stands between us and the store."""
+        failure = self._store_failure
+        return "ok" if failure is None else failure.value
+
     # For operators ------------------------------------------------------------------------------
 
     def request_upload(self, topic: str | None = None) -> int:
@@ -190,7 +196,7 @@ class TierMover:
         totals = self.ledger.totals()
         with self._lock:
             uploading = set(self._in_flight)
-            error, failure = self._last_error, self._store_failure
+            error = self._last_error
             counts = dict(self._failure_counts)
         due_since = [
             record.sealed_ms + delay
@@ -200,7 +206,7 @@ class TierMover:
         return TierStatus(
             url=self._store.url,
             cluster=self._cluster,
-            state="ok" if failure is None else failure.value,
+            state=self.store_state,
             last_error=None if error is None else error[0],
             last_error_ms=None if error is None else error[1],
             failures_in_a_row=self._patience.failure_count,
