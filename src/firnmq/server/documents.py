@@ -278,7 +278,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     queued_requests: int
     queued_bytes: int
     tiering: str | None = None
-    """How the object store is: `ok`, or the kind of failure; None without one."""
+    """How the object store is: `ok`, `unknown`, or the kind of failure; None without one."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

@@ -150,9 +150,11 @@ class TierMover:
 
     @property
     def store_state(self) -> str:
-        """`ok`, or the kind of the failure that stands between us and the store."""
+        """`ok`, `unknown` before it was used, or the kind of the failure that keeps us from it."""
         failure = self._store_failure
-        return "ok" if failure is None else failure.value
+        if failure is not None:
+            return failure.value
+        return "unknown" if self._owned_at_s is None else "ok"
 
     # For operators ------------------------------------------------------------------------------
 
@@ -168,6 +170,7 @@ class TierMover:
             for at in chosen:
                 self._troubles.pop(at, None)
         self._patience.give_up()
+        self.write_manifests_soon()
         self._wake.set()
         return len(chosen)
 
@@ -321,10 +324,9 @@ class TierMover:
                     return
         self._manifests_at_s = now_s
 
-    def write_manifests(self) -> None:
-        """Writes what has changed of topics and shards now."""
+    def write_manifests_soon(self) -> None:
+        """Has the next round write what has changed of shards, however short ago the last was."""
         self._manifests_at_s = None
-        self._write_manifests()
 
     def _scrub_if_due(self) -> None:
         interval_ms = self._config.scrub_ms
