@@ -130,6 +130,7 @@ class SeaweedServer:
             "-ip.bind=127.0.0.1",
             "-s3.config=s3.json",
             "-s3.port.lance=0",
+            "-s3.autoCreateBucket=false",
             "-admin.ui=false",
             "-webdav=false",
             "-master.telemetry=false",
