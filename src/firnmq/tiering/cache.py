@@ -40,7 +40,7 @@ class RangeStore(Protocol):
 class Limiter(Protocol):
     """Lets so many bytes pass, when it is their turn."""
 
-    def take(self, size: int) -> object: ...
+    def take(self, count: int) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

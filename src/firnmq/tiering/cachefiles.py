@@ -35,6 +35,7 @@ class CacheFiles:
         self._lock = threading.Lock()
         self._table: ExtentTable[int] = ExtentTable(piece_bytes)  # Contents are CRCs.
         self._names: dict[str, str] = {}
+        self._last_use = 0
         self.evicted_count = 0
         self.failed_write_count = 0
         self.corrupt_count = 0
@@ -60,7 +61,7 @@ class CacheFiles:
         path = self._path(extent)
         try:
             data = path.read_bytes()
-            os.utime(path)  # The order of use, for the next start.
+            self._note_use(path)
         except OSError:
             data = b""
         if len(data) == extent.size and crc32c(data) == extent.content:
@@ -87,6 +88,7 @@ class CacheFiles:
                 written = file.write(data)
                 if written != size:
                     raise OSError(f"only {written} of {size} bytes were written")
+            self._note_use(unfinished)
             unfinished.rename(path)
         except OSError:
             _unlink(unfinished)
@@ -142,7 +144,16 @@ class CacheFiles:
             replaced = self._table.put(extent)
             if replaced is not None:
                 _unlink(self._path(replaced))
+        self._last_use = max((use for use, _ in found), default=0)
         self._make_room(0)
+
+    def _note_use(self, path: Path) -> None:
+        """Keeps the order of use for the next start: as time of change, but no time of day, since
+        clocks are too coarse and go back."""
+        with self._lock:
+            self._last_use += 1
+            use = self._last_use
+        os.utime(path, ns=(use, use))
 
     def _folder(self, part: str) -> str:
         name = self._names.get(part)

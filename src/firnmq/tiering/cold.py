@@ -14,8 +14,9 @@ from typing import ClassVar
 
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import Rows, SegmentMeta
+from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta
 from firnmq.engines.state import ShardSpec
+from firnmq.errors import ObjectNotFound
 from firnmq.index import Point
 from firnmq.tiering import keys
 from firnmq.tiering.cache import CacheStatistics, ChunkCache, Limiter, RangeStore
@@ -173,7 +174,10 @@ class ColdBytes:
         """The store has done that."""
 
     def read(self, position: int, size: int) -> list[Buffer]:
-        data = self._storage.read(self, position, size)
+        try:
+            data = self._storage.read(self, position, size)
+        except ObjectNotFound:
+            raise SegmentGone(self.where, "is not there") from None
         return [data] if len(data) else []
 
     def read_nowait(self, position: int, size: int) -> Buffer | None:
@@ -224,6 +228,12 @@ class _IndexObject:
         return self._head.length
 
     def read(self, position: int, size: int) -> Buffer:
+        try:
+            return self._read(position, size)
+        except ObjectNotFound:
+            raise SegmentGone(self.where, "is not there") from None
+
+    def _read(self, position: int, size: int) -> Buffer:
         start = self._head.length
         if position + size <= start:
             return self._cache.read(self._head, position, size)

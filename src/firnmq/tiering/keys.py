@@ -14,28 +14,29 @@ from typing import NamedTuple
 from firnmq.config.names import check_topic_name
 from firnmq.engines.segments import SegmentMeta
 from firnmq.errors import InvalidArgument
+from firnmq.tiering.stores.api import KEY_LENGTH_MAX
 
 SEGMENT, INDEX, MANIFEST = ".seg", ".idx", ".mf"
 MANIFESTS = "manifests/"
-KEY_CHARS_MAX = 1024
-"""The limit of S3, in bytes; our names are ASCII."""
-
 _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 _TOPIC_ID = r"[A-Za-z0-9]+"
 _UPLOAD_ID = r"[0-9a-f]{16}"
 _NUMBER = r"[0-9]{20}"
 
+_NAME = r"(?:=(?=\.))?([A-Za-z0-9._-]+)"
+"""Names of clusters and topics. Stores refuse a dot in front, so one has an equals sign before."""
+
 _SEGMENT_KEY = re.compile(
-    r"(?P<hash8>[0-9a-f]{8})/(?P<cluster>[A-Za-z0-9._-]+)"
-    rf"/(?P<topic>[A-Za-z0-9._-]+)-(?P<topic_id>{_TOPIC_ID})"
+    rf"(?P<hash8>[0-9a-f]{{8}})/(?P<cluster>{_NAME})"
+    rf"/(?P<topic>{_NAME})-(?P<topic_id>{_TOPIC_ID})"
     rf"/(?P<shard>{_TOPIC_ID}_[0-9]+)"
     rf"/(?P<base>{_NUMBER})-(?P<end>{_NUMBER})-e(?P<epoch>[0-9]+)-(?P<upload_id>{_UPLOAD_ID})"
     r"(?P<suffix>\.seg|\.idx|\.mf)?",
     re.ASCII,
 )
 _MANIFEST_KEY = re.compile(
-    r"manifests/(?P<cluster>[A-Za-z0-9._-]+)"
-    rf"/(?P<topic>[A-Za-z0-9._-]+)-(?P<topic_id>{_TOPIC_ID})"
+    rf"manifests/(?P<cluster>{_NAME})"
+    rf"/(?P<topic>{_NAME})-(?P<topic_id>{_TOPIC_ID})"
     rf"/(?P<what>topic|{_TOPIC_ID}_[0-9]+)-(?P<number>{_NUMBER})\.mf",
     re.ASCII,
 )
@@ -107,26 +108,29 @@ def manifest_prefix(cluster: str, topic: str, topic_id: str) -> str:
 
 def cluster_manifest_prefix(cluster: str) -> str:
     """What the names of all topics' and shards' manifests of a cluster begin with."""
-    return f"{MANIFESTS}{_check_plain('cluster', cluster)}/"
+    _check_cluster(cluster)
+    return f"{MANIFESTS}{_guarded(cluster)}/"
 
 
 def parse(key: str) -> SegmentObject | None:
     """What the name of a segment's object says; None if it is not one of ours."""
     found = _SEGMENT_KEY.fullmatch(key)
-    if found is None or len(key) > KEY_CHARS_MAX:
+    if found is None or len(key) > KEY_LENGTH_MAX:
         return None
-    cluster, topic_id, shard = found["cluster"], found["topic_id"], found["shard"]
+    cluster, topic = _unguarded(found["cluster"]), _unguarded(found["topic"])
+    topic_id, shard = found["topic_id"], found["shard"]
+    if cluster is None or topic is None:
+        return None
     is_ours = (
         shard.rpartition("_")[0] == topic_id
         and found["hash8"] == _hash8(cluster, topic_id, shard)
         and int(found["base"]) <= int(found["end"])
-        and _is_plain(cluster)
     )
     if not is_ours:
         return None
     return SegmentObject(
         cluster,
-        found["topic"],
+        topic,
         topic_id,
         shard,
         int(found["base"]),
@@ -140,14 +144,15 @@ def parse(key: str) -> SegmentObject | None:
 def parse_manifest(key: str) -> ManifestObject | None:
     """What the name of a topic's or shard's manifest says; None if it is not one of ours."""
     found = _MANIFEST_KEY.fullmatch(key)
-    if found is None or len(key) > KEY_CHARS_MAX or not _is_plain(found["cluster"]):
+    if found is None or len(key) > KEY_LENGTH_MAX:
+        return None
+    cluster, topic = _unguarded(found["cluster"]), _unguarded(found["topic"])
+    if cluster is None or topic is None:
         return None
     shard = None if found["what"] == "topic" else found["what"]
     if shard is not None and shard.rpartition("_")[0] != found["topic_id"]:
         return None
-    return ManifestObject(
-        found["cluster"], found["topic"], found["topic_id"], shard, int(found["number"])
-    )
+    return ManifestObject(cluster, topic, found["topic_id"], shard, int(found["number"]))
 
 
 def _hash8(cluster: str, topic_id: str, shard: str) -> str:
@@ -156,11 +161,11 @@ def _hash8(cluster: str, topic_id: str, shard: str) -> str:
 
 
 def _topic_folder(cluster: str, topic: str, topic_id: str) -> str:
-    _check_plain("cluster", cluster)
+    _check_cluster(cluster)
     check_topic_name(topic)
     if re.fullmatch(_TOPIC_ID, topic_id) is None:
         raise InvalidArgument("topic id", f"{topic_id!r} is not letters and digits")
-    return f"{cluster}/{topic}-{topic_id}"
+    return f"{_guarded(cluster)}/{_guarded(topic)}-{topic_id}"
 
 
 def _check_shard(shard: str, topic_id: str) -> None:
@@ -169,22 +174,27 @@ def _check_shard(shard: str, topic_id: str) -> None:
         raise InvalidArgument("shard", f"{shard!r} is no shard of topic {topic_id!r}")
 
 
-def _is_plain(name: str) -> bool:
-    return _PLAIN.fullmatch(name) is not None and name not in (".", "..")
-
-
-def _check_plain(what: str, name: str) -> str:
-    if not _is_plain(name):
+def _check_cluster(name: str) -> None:
+    if _PLAIN.fullmatch(name) is None or name in (".", ".."):
         raise InvalidArgument(
-            what, f"{name!r} is not letters, digits, '.', '_' and '-' alone, or means a folder"
+            "cluster", f"{name!r} is not letters, digits, '.', '_' and '-' alone, or means a folder"
         )
-    return name
+
+
+def _guarded(name: str) -> str:
+    return f"={name}" if name.startswith(".") else name
+
+
+def _unguarded(name: str) -> str | None:
+    """The name of a cluster or topic from that of a folder; None if it is not one of ours."""
+    plain = name.removeprefix("=")
+    return plain if _guarded(plain) == name and plain not in (".", "..") else None
 
 
 def _checked_length(key: str) -> str:
     length = len(key) + len(SEGMENT)  # A segment's name gets a suffix.
-    if length > KEY_CHARS_MAX:
+    if length > KEY_LENGTH_MAX:
         raise InvalidArgument(
-            "cluster", f"makes object names of {length} characters, at most {KEY_CHARS_MAX}"
+            "cluster", f"makes object names of {length} characters, at most {KEY_LENGTH_MAX}"
         )
     return key

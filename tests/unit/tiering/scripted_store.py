@@ -4,15 +4,14 @@ import threading
 from collections import deque
 from itertools import pairwise
 
-from firnmq.errors import FirnError
+from firnmq.errors import ObjectNotFound, StoreUnavailable
 
 
-class StoreDown(FirnError):
+class StoreDown(StoreUnavailable):
     """What the scripted store raises when it is told to."""
 
-
-class Missing(FirnError):
-    """There is no such object."""
+    def __init__(self, reason: str) -> None:
+        super().__init__(ScriptedStore.url, reason)
 
 
 class ScriptedStore:
@@ -43,7 +42,7 @@ class ScriptedStore:
         try:
             return self.objects[key][start : start + size]
         except KeyError:
-            raise Missing(key) from None
+            raise ObjectNotFound(self.url, key) from None
 
     def fetched(self, key: str) -> list[tuple[int, int]]:
         with self.lock:
@@ -62,6 +61,6 @@ class Counted:
         self.total = 0
         self._lock = threading.Lock()
 
-    def take(self, size: int) -> None:
+    def take(self, count: int) -> None:
         with self._lock:
-            self.total += size
+            self.total += count

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.errors import Closed, Corruption
+from firnmq.errors import Closed, Corruption, ObjectNotFound
 from firnmq.tiering.cache import ChunkCache
 from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
-from tests.unit.tiering.scripted_store import Counted, Missing, ScriptedStore, StoreDown
+from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
 
 PIECE, CHUNK = 1_000, 8_000
 CONTENT = random.Random(1).randbytes(50_500)
@@ -163,7 +163,7 @@ def test_a_missing_and_a_truncated_object_are_told_by_name(
     make: Make, store: ScriptedStore
 ) -> None:
     cache = make()
-    with pytest.raises(Missing):
+    with pytest.raises(ObjectNotFound):
         cache.read(ObjectPart("gone.seg", 0, 10), 0, 10)
     store.objects["a.seg"] = CONTENT[:4_321]
     assert cache.read(PART, 0, 4_000) == CONTENT[:4_000]

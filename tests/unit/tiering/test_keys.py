@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from firnmq.errors import InvalidArgument
 from firnmq.tiering import keys
+from firnmq.tiering.stores.api import check_key
 from tests.unit.tiering.sources import sealed_meta
 
 UPLOAD = "00ff00ff00ff00ff"
@@ -24,6 +25,7 @@ def test_names_come_back(
     key = keys.object_key(cluster, topic, topic_id, shard, meta, UPLOAD)
     assert key.startswith(keys.shard_prefix(cluster, topic, topic_id, shard))
     for suffix in ("", ".seg", ".idx", ".mf"):
+        check_key(key + suffix)
         assert keys.parse(key + suffix) == keys.SegmentObject(
             cluster, topic, topic_id, shard, base, base + count, epoch, UPLOAD, suffix
         )
@@ -37,6 +39,7 @@ def test_names_of_manifests_come_back(cluster: str, topic: str, topic_id: str, n
     assert keys.parse_manifest(of_topic) == (cluster, topic, topic_id, None, number)
     assert keys.parse_manifest(of_shard) == (cluster, topic, topic_id, f"{topic_id}_3", number)
     for key in (of_topic, of_shard):
+        check_key(key)
         assert key.startswith(keys.cluster_manifest_prefix(cluster))
         assert key.startswith(keys.manifest_prefix(cluster, topic, topic_id))
         assert keys.parse(key) is None
@@ -90,6 +93,8 @@ def test_foreign_names_are_not_ours() -> None:
         "0" * 8 + key[8:],
         key.replace("ab12_0", "ab13_0"),
         key.replace("/prod/", "/../"),
+        key.replace("/prod/", "/=prod/"),
+        key.replace("/prod/", "/=../"),
         "x/" + key,
     ):
         assert keys.parse(foreign) is None
