@@ -223,8 +223,8 @@ def _show_status(found: dict[str, Any]) -> None:
             f"{found['retry_in_ms']:,} ms"
         )
     click.echo(
-        f"waiting   {count(found['waiting_segments'], 'segment')}, {found['waiting_bytes']:,} bytes; "
-        f"oldest for {found['lag_ms'] / 1000:,.1f} s; {found['uploading_segments']} under way"
+        f"waiting   {count(found['waiting_segments'], 'segment')}, {found['waiting_bytes']:,} bytes"
+        f", oldest for {found['lag_ms'] / 1000:,.1f} s; {found['uploading_segments']} under way"
     )
     if found["is_holding_appends"]:
         click.echo(

@@ -449,6 +449,8 @@ def _batch(pending: bytearray, entry: BatchEntry) -> bytes:
 
 
 def bytes_to_check(segment: Segment) -> int:
+    if not segment.meta.is_local:
+        return 0
     if segment.meta.is_sealed:
         return segment.meta.length
     return segment.bytes.length()

@@ -31,6 +31,8 @@ class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
     length_bytes: int | None = None
     segment_count: int | None = None
+    store_only_bytes: int | None = None
+    """What of it is only in the object store."""
     failure: str | None = None
 
     @classmethod
@@ -41,6 +43,7 @@ class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
             end_offset=status.end_offset,
             length_bytes=status.length_bytes,
             segment_count=len(status.segments),
+            store_only_bytes=sum(each.length for each in status.segments if not each.is_local),
             failure=status.failure,
         )
 
@@ -93,6 +96,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     segment_seq: int
     state: str
     medium: str
+    is_local: bool
+    object_key: str | None
+    """Its objects' name in the object store, without suffix, if a copy is there or under way."""
     base_offset: int
     end_offset: int
     length_bytes: int
@@ -115,6 +121,8 @@ def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
                 segment_seq=meta.seq,
                 state=meta.state.value,
                 medium=meta.medium.value,
+                is_local=meta.is_local,
+                object_key=None if meta.tier is None else meta.tier.key,
                 base_offset=meta.base_offset,
                 end_offset=meta.end_offset if is_sealed else status.end_offset,
                 length_bytes=meta.length if is_sealed else active_bytes,

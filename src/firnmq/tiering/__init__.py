@@ -1,1 +1,1 @@
-"""Sealed segments in an object store: how they are named, kept, found again and read."""
+"""Tiered storage: sealed segments in an object store, and reading them from there."""
