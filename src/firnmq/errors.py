@@ -130,6 +130,15 @@ class DiskFull(StorageFailed):
     """There is no room on the device. Free some; appends work again without a restart."""
 
 
+class NoTiering(FirnError):
+    """The question is about an object store, and there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no object store is configured; set url in the section [tiering], or FIRN_TIERING_URL"
+        )
+
+
 class TierBacklogFull(FirnError):
     """Too many sealed bytes wait for their upload to the object store; nothing was written.
 

@@ -90,9 +90,7 @@ def upload(store: CopiedStore, engine: Engine, shard: str, seq: int) -> SegmentM
     copy, before = begin(engine, shard, seq)
     if before.tier is not None:
         store.copies.pop(before.tier.key, None)
-    return engine.finish_copy(
-        shard, seq, copy_bytes(store, engine.sealed_source(shard, seq), copy)
-    )
+    return engine.finish_copy(shard, seq, copy_bytes(store, engine.sealed_source(shard, seq), copy))
 
 
 class CopiedBytes:

@@ -247,6 +247,26 @@ class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
     """added, changed or removed."""
 
 
+class UploadRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which waiting segments are to be uploaded now, without their delay."""
+
+    topic: str | None = None
+    """All topics if none is given."""
+    roll: bool = False
+    """Seal active segments first, so that everything written so far is uploaded."""
+
+
+class UploadsRequested(msgspec.Struct, frozen=True, kw_only=True):
+    segment_count: int
+
+
+class ScrubRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    dry_run: bool = True
+    """Only look."""
+    grace_ms: int | None = None
+    """Orphans younger than this stay; the node's setting if none is given."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     node_id: int
@@ -265,6 +285,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     bytes_in_flight: int
     queued_requests: int
     queued_bytes: int
+    tiering: str | None = None
+    """How the object store is: `ok`, `unknown`, or the kind of failure; None without one."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

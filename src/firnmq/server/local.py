@@ -110,6 +110,16 @@ class LocalStore:
         for engine in self.engines.values():
             engine.housekeep(is_stopping)
 
+    def roll_tiered(self, topic: str | None = None) -> None:
+        """Seals the active segments of topics with tiering, or of one of them."""
+        for each in self.catalog.topics():
+            if each.config.is_tiered and topic in (None, each.name):
+                engine = self.engines[each.config.storage_type]
+                for shard in each.shard_names():
+                    engine.roll(shard)
+        # Whoever asks next what waits is to see it.
+        self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
+
     def compaction_counts(self) -> dict[str, CompactionCounts]:
         """What compaction has done, by storage type."""
         return {name: engine.compaction_counts() for name, engine in self.engines.items()}

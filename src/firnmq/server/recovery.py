@@ -22,7 +22,7 @@ from firnmq.disk import Family, run_blocking, sync_directory
 from firnmq.engines.segments import Medium, SegmentState
 from firnmq.engines.shardlog.producers import pack_aborted
 from firnmq.engines.transactions import OpenTransaction
-from firnmq.errors import AlreadyExists
+from firnmq.errors import InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.index.layout import aborted_key, producer_key
 from firnmq.meta.records import (
@@ -114,13 +114,15 @@ def recover_directory(
 ) -> Recovery:
     """Makes a data directory with all that the store has of a cluster.
 
-    AlreadyExists if there is something at the path, GapsFound unless gaps are to be skipped. The
+    InvalidArgument if there is something at the path, GapsFound unless gaps are to be skipped. The
     cluster's objects belong to the new directory from then on: a node that had them before and is
     still there stops moving and removing.
     """
     clock = clock or SystemClock()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise AlreadyExists("a data directory or something else", str(path))
+        raise InvalidArgument(
+            "data", f"{path} is not empty; a recovery makes a directory anew, choose another place"
+        )
     store = open_objects(tiering)
     try:
         cluster = choose_cluster(store, tiering.cluster)

@@ -28,7 +28,8 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """Fetched at once by a reader that goes on: with 50 ms to the first byte less would be slower."""
 FIRST_BYTES = 256 * 1024
 """At most fetched for a reader that has just come: more would delay its first record."""
-READ_AHEAD = 6
+READ_AHEAD = 8
+"""Chunks fetched beyond the one that is being read: as many as can be under way at a time."""
 HEADS_BYTES = 64 * 1024 * 1024
 """Parsed heads of indexes in memory."""
 

@@ -148,6 +148,14 @@ class TierMover:
             self._thread.join()
         self._uploads.shutdown(wait=True, cancel_futures=True)
 
+    @property
+    def store_state(self) -> str:
+        """`ok`, `unknown` before it was used, or the kind of the failure that keeps us from it."""
+        failure = self._store_failure
+        if failure is not None:
+            return failure.value
+        return "unknown" if self._owned_at_s is None else "ok"
+
     # For operators ------------------------------------------------------------------------------
 
     def request_upload(self, topic: str | None = None) -> int:
@@ -162,6 +170,7 @@ class TierMover:
             for at in chosen:
                 self._troubles.pop(at, None)
         self._patience.give_up()
+        self.write_manifests_soon()
         self._wake.set()
         return len(chosen)
 
@@ -190,7 +199,7 @@ class TierMover:
         totals = self.ledger.totals()
         with self._lock:
             uploading = set(self._in_flight)
-            error, failure = self._last_error, self._store_failure
+            error = self._last_error
             counts = dict(self._failure_counts)
         due_since = [
             record.sealed_ms + delay
@@ -200,7 +209,7 @@ class TierMover:
         return TierStatus(
             url=self._store.url,
             cluster=self._cluster,
-            state="ok" if failure is None else failure.value,
+            state=self.store_state,
             last_error=None if error is None else error[0],
             last_error_ms=None if error is None else error[1],
             failures_in_a_row=self._patience.failure_count,
@@ -315,10 +324,9 @@ class TierMover:
                     return
         self._manifests_at_s = now_s
 
-    def write_manifests(self) -> None:
-        """Writes what has changed of topics and shards now."""
+    def write_manifests_soon(self) -> None:
+        """Has the next round write what has changed of shards, however short ago the last was."""
         self._manifests_at_s = None
-        self._write_manifests()
 
     def _scrub_if_due(self) -> None:
         interval_ms = self._config.scrub_ms

@@ -116,7 +116,7 @@ class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     cluster: str
     state: str
-    """`ok`, or the kind of the failure that stands between us and the store."""
+    """`ok`, `unknown` before it was used, or the kind of the failure that keeps us from it."""
     last_error: str | None
     last_error_ms: int | None
     failures_in_a_row: int

@@ -34,9 +34,7 @@ class TieredMachine(EngineMachine):
         is_dropped=st.booleans(),
         expired=st.sampled_from([None, None, 0.4, 0.9]),
     )
-    def grow_old(
-        self, drawn: list, count: int, is_dropped: bool, expired: float | None
-    ) -> None:
+    def grow_old(self, drawn: list, count: int, is_dropped: bool, expired: float | None) -> None:
         """A few segments more, all of them copied and perhaps dropped here; then everything is
         asked."""
         for _ in range(count):

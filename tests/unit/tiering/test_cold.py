@@ -16,7 +16,7 @@ from firnmq.engines.state import ShardSpec
 from firnmq.engines.tier import TierCopy
 from firnmq.errors import Closed, Corruption
 from firnmq.index import Point
-from firnmq.tiering.cold import ColdStorage
+from firnmq.tiering.cold import READ_AHEAD, ColdStorage
 from firnmq.tiering.indexobject import write_index
 from tests.unit.record.batches import Made, record
 from tests.unit.tiering.scripted_store import ScriptedStore, StoreDown
@@ -152,12 +152,12 @@ def test_a_reader_that_goes_on_has_chunks_fetched_ahead(make: Make, store: Scrip
     for _ in range(4):
         (data,) = content.read(position, CHUNK_BYTES)
         position += len(data)
-    ahead = [store.arrived.acquire(timeout=30) for _ in range(3 + 6)]
+    ahead = [store.arrived.acquire(timeout=30) for _ in range(3 + READ_AHEAD)]
     assert all(ahead)
     chunk = 4 * 1024 * KIB
     starts = {start for start, _ in store.fetched("a.seg")}
-    assert {number * chunk for number in range(1, 7)} <= starts
-    assert max(starts) <= position + 7 * chunk
+    assert {number * chunk for number in range(1, READ_AHEAD + 1)} <= starts
+    assert max(starts) <= position + (READ_AHEAD + 1) * chunk
 
 
 def test_a_reader_goes_on_into_the_next_segment_without_a_break(

@@ -18,6 +18,8 @@ from firnmq.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     StorageFailed,
+    StoreError,
+    TierBacklogFull,
     TimedOut,
 )
 
@@ -35,6 +37,8 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
     (StorageFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (Corruption, ErrorCode.KAFKA_STORAGE_ERROR),
     (NoObjectStore, ErrorCode.KAFKA_STORAGE_ERROR),
+    (TierBacklogFull, ErrorCode.KAFKA_STORAGE_ERROR),
+    (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (TimedOut, ErrorCode.REQUEST_TIMED_OUT),
     (InvalidArgument, ErrorCode.INVALID_REQUEST),
 )
