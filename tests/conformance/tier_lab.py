@@ -77,9 +77,7 @@ class FaultPlan:
 class TierLab(Lab):
     """A Lab whose shards are those of topics with `tiering=on`."""
 
-    def __init__(
-        self, path: Path, storage_type: str, *, config: StoreConfig | None = None
-    ) -> None:
+    def __init__(self, path: Path, storage_type: str, *, config: StoreConfig | None = None) -> None:
         self.objects = path.with_name("objects")
         self.faults = FaultPlan()
         self._tiering = TieringConfig(
