@@ -33,7 +33,8 @@ def to_drop_here(
 ) -> list[SegmentMeta]:
     """Segments that are in the object store and have been here long enough, oldest first.
 
-    One that is not in the store yet stays, and does not keep later ones from going.
+    One that is not in the store yet stays, and does not keep later ones from going; the first that
+    stays by its age and by the limit ends the search.
     """
     limit_ms, limit_bytes = config.local_retention_ms, config.local_retention_bytes
     if limit_ms is None and limit_bytes is None:
@@ -46,9 +47,10 @@ def to_drop_here(
             continue
         newest_ms = meta.max_timestamp if meta.max_timestamp >= 0 else meta.sealed_ms
         is_old = limit_ms is not None and newest_ms + limit_ms <= now_ms
-        if is_old or (limit_bytes is not None and remaining - meta.length >= limit_bytes):
-            chosen.append(meta)
-            remaining -= meta.length
+        if not is_old and (limit_bytes is None or remaining - meta.length < limit_bytes):
+            break
+        chosen.append(meta)
+        remaining -= meta.length
     return chosen
 
 

@@ -33,6 +33,9 @@ READ_AHEAD = 8
 HEADS_BYTES = 64 * 1024 * 1024
 """Parsed heads of indexes in memory."""
 
+_AHEAD_S = 0.5
+"""Bytes fetched ahead take at most so long at the rate that is allowed."""
+
 _BATCH_LENGTH = struct.Struct(
     ">"
     "8x"  # base_offset
@@ -57,6 +60,9 @@ class ColdStorage:
         rate: Limiter | None = None,
     ) -> None:
         """`memory_bytes`: of what was fetched last, beside the disk; None: two readers' worth."""
+        if rate is not None and rate.bytes_per_s is not None:
+            # What is fetched ahead is paid for first: it must not keep others waiting for long.
+            read_ahead = min(read_ahead, max(int(rate.bytes_per_s * _AHEAD_S) // chunk_bytes, 1))
         if memory_bytes is None:
             memory_bytes = 2 * (read_ahead + 2) * chunk_bytes
         self._cache = ChunkCache(
