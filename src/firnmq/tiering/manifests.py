@@ -118,12 +118,13 @@ class ManifestKeeper:
             manifest = msgspec.structs.replace(
                 manifest, number=number, written_ms=self._clock.now_ms()
             )
-            numbers.append(number)
             try:
                 self._store.put(self._key(subject, topic, number), manifest.pack())
-                break
             except ObjectExists:
-                continue  # An earlier try of ours whose answer was lost, or another's.
+                numbers.append(number)  # An earlier try whose answer was lost, or another's.
+                continue
+            numbers.append(number)
+            break
         self._latest[subject] = manifest
         self._remove_older(subject, topic, numbers)
         return True

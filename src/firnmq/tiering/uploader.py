@@ -25,6 +25,7 @@ from firnmq.errors import (
     ObjectCorrupt,
     ObjectExists,
     ObjectTruncated,
+    ShardNotFound,
     StaleEpoch,
     StoreError,
 )
@@ -129,6 +130,12 @@ class SegmentUploader:
         except StaleEpoch:
             self._remove_lost(shard, seq, copy)
             raise
+        except StoreError as error:
+            # Whoever has taken the segment over removes our objects while we still look for them.
+            if not self._has_lost(engine, shard, seq, copy):
+                raise
+            self._remove_lost(shard, seq, copy)
+            raise StaleEpoch(f"{shard}/{seq}", before.epoch + 1, -1) from error
 
     def remove(self, copy: TierCopy) -> None:
         """Removes all objects of a copy that nothing refers to, or is about to."""
@@ -248,6 +255,14 @@ class SegmentUploader:
             raise ObjectCorrupt(
                 self._store.url, f"has CRC {crc:08x}, written was {wanted:08x}", key=key
             )
+
+    def _has_lost(self, engine: CopyEngine, shard: str, seq: int, copy: TierCopy) -> bool:
+        """Whether the segment is gone or somebody else's copy has taken the place of ours."""
+        try:
+            current = engine.sealed_source(shard, seq).meta.tier
+        except (StaleEpoch, ShardNotFound):
+            return True
+        return current is None or current.upload_id != copy.upload_id
 
     def _remove_lost(self, shard: str, seq: int, copy: TierCopy) -> None:
         """Removes our own objects after somebody else's copy, or a deletion, came first."""
