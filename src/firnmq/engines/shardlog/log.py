@@ -402,10 +402,9 @@ class ShardLog:
 
     def _has_key(self, key: bytes) -> bool:
         """Whether the key may have records. Object stores are not asked: the lock is held."""
-        segments = self.view.segments
-        if not all(segment.meta.is_local for segment in segments):
+        if self.cold_end_offset > self.view.start_offset:
             return True
-        return any(segment.index.newest_of_key(key) for segment in segments)
+        return any(segment.index.newest_of_key(key) for segment in self.view.segments)
 
     def forget_idle_producers(self, before_ms: int) -> int:
         """Drops producers that stored nothing since then; how many."""

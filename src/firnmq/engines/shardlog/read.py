@@ -450,7 +450,7 @@ class LogReader:
                 raise Corruption("its bytes are not there", where=gone.where) from gone
 
     def _is_all_local(self) -> bool:
-        return all(segment.meta.is_local for segment in self._view.segments)
+        return self._log.cold_end_offset <= self._view.start_offset
 
     def _is_missing(self, gone: SegmentGone) -> bool:
         """Whether what is gone should be in the object store: it is still in the log's view."""
