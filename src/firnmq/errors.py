@@ -130,6 +130,30 @@ class DiskFull(StorageFailed):
     """There is no room on the device. Free some; appends work again without a restart."""
 
 
+class NoTiering(FirnError):
+    """The question is about an object store, and there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no object store is configured; set url in the section [tiering], or FIRN_TIERING_URL"
+        )
+
+
+class TierBacklogFull(FirnError):
+    """Too many sealed bytes wait for their upload to the object store; nothing was written.
+
+    Appends to tiered topics work again by themselves once uploads have caught up.
+    """
+
+    def __init__(self, waiting_bytes: int, limit: int) -> None:
+        super().__init__(
+            f"{waiting_bytes:,} bytes wait for their upload to the object store, "
+            f"tiering.backlog_bytes allows {limit:,}; try again. firn tier status says why"
+        )
+        self.waiting_bytes = waiting_bytes
+        self.limit = limit
+
+
 class ProducerFenced(FirnError):
     """A newer instance of the producer exists; this one must stop."""
 
@@ -181,6 +205,18 @@ class StaleIncarnation(FirnError):
 
 class Closed(FirnError):
     """The store, engine or pool has been closed."""
+
+
+class NoObjectStore(FirnError):
+    """A segment is only in the object store, and this process was not told of one."""
+
+    def __init__(self, shard: str, seq: int) -> None:
+        super().__init__(
+            f"segment {seq} of {shard} is only in the object store, and none is configured; "
+            "set [tiering] url to where it was copied"
+        )
+        self.shard = shard
+        self.seq = seq
 
 
 class DirectoryInUse(FirnError):

@@ -25,6 +25,7 @@ BROAD_EXCEPT_ALLOWED = {
     "setup.py": "whatever stops the translation of the codec, the build must go on",
     "src/firnmq/disk/kv.py": "rocksdict raises plain Exception for every failure",
     "src/firnmq/disk/pool.py": "supervisor: a defect must fail its requests, not hang them",
+    "src/firnmq/tiering/cache.py": "supervisor: a failed fetch is its readers' error",
     "src/firnmq/record/compression.py": "cramjam raises several kinds, all meaning damaged input",
     "src/firnmq/tiering/stores/cloud.py": "what a caller's chunks raise goes through obstore as is",
 }

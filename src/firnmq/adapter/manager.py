@@ -239,6 +239,10 @@ class StorageDriverManager:
             raise InvalidArgument(name, f"is kept by {config.storage_type}, which cannot change it")
         if config.expire_header != topic.config.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
+        before = topic.config
+        if config.is_tiered < before.is_tiered or config.compacts > before.compacts:
+            for shard in topic.shard_names():
+                await driver.check_change(shard, config)
         changed = await call_blocking(None, partial(self.catalog.update, name, config=config))
         for shard in changed.shard_names():
             await driver.reconfigure(shard, config)

@@ -15,10 +15,15 @@ from firnmq.index.layout import segment_range
 def drop_stray_entries(kv: KeyValueStore, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
     """Removes index entries in the other slots of segments, left by an interrupted compaction."""
     for meta in metas:
-        lower, upper = segment_range(spec.uid, meta.other_place)
-        if kv.items(Family.INDEX, lower, upper, 1):
-            with kv.batch() as batch:
-                batch.delete_range(Family.INDEX, lower, upper)
+        drop_entries(kv, spec, meta.other_place)
+
+
+def drop_entries(kv: KeyValueStore, spec: ShardSpec, place: int) -> None:
+    """Removes index entries of one place, if there are any."""
+    lower, upper = segment_range(spec.uid, place)
+    if kv.items(Family.INDEX, lower, upper, 1):
+        with kv.batch() as batch:
+            batch.delete_range(Family.INDEX, lower, upper)
 
 
 class StoredCopy:

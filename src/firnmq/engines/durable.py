@@ -10,15 +10,16 @@ from firnmq.clock import Clock
 from firnmq.config import Durability
 from firnmq.disk import Family, IoPool, KeyValueStore, Ticket
 from firnmq.engines.api import Appended
-from firnmq.engines.copies import StoredCopy, drop_stray_entries
+from firnmq.engines.copies import StoredCopy, drop_entries, drop_stray_entries
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import Producer, ProducerStates, unpack_aborted
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.tier import ColdMedium, cold_bytes, cold_index
 from firnmq.errors import Corruption
 from firnmq.eventlog import EventLogger
-from firnmq.index import RocksIndexEntries, RocksSegmentIndex
+from firnmq.index import RocksIndexEntries, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import (
     aborted_range,
     last_offset_of,
@@ -52,8 +53,14 @@ class DurableBackend:
     worker's turn over shards of several engines is still one write."""
 
     def __init__(
-        self, kv: KeyValueStore, state: ShardState, clock: Clock, layouts: dict[str, ByteLayout]
+        self,
+        kv: KeyValueStore,
+        state: ShardState,
+        clock: Clock,
+        layouts: dict[str, ByteLayout],
+        cold: ColdMedium | None = None,
     ) -> None:
+        self.cold = cold
         self._kv = kv
         self._layouts = layouts
         self.state = state
@@ -65,9 +72,13 @@ class DurableBackend:
         return self._kv.has_failed
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
+        if not meta.is_local:
+            return cold_bytes(self.cold, spec, meta)
         return self._layouts[spec.config.storage_type].open_bytes(spec, meta)
 
-    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> RocksSegmentIndex:
+    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
+        if not meta.is_local:
+            return cold_index(self.cold, spec, meta)
         return RocksSegmentIndex(self._kv, spec.uid, meta.place)
 
     def turn_index(self, spec: ShardSpec, segment: Segment) -> RocksIndexEntries:
@@ -115,11 +126,23 @@ class DurableBackend:
                 batch.delete(Family.INDEX, producer_key(spec.uid, producer_id))
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
+        if not segment.meta.is_local:
+            if self.cold is not None:
+                self.cold.forget(segment.meta)
+            return
         segment.bytes.drop()
         RocksSegmentIndex(self._kv, spec.uid, segment.meta.place).clear()
 
     def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> StoredCopy:
         return StoredCopy(self._kv, self.open_bytes(spec, meta), spec.uid, meta)
+
+    def drop_remnants(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        layout = self._layouts[spec.config.storage_type]
+        for meta in metas:
+            content = layout.open_bytes(spec, meta)
+            if content.length():
+                content.drop()
+            drop_entries(self._kv, spec, meta.place)
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         self._layouts[spec.config.storage_type].drop_strays(spec, metas)

@@ -13,7 +13,7 @@ from firnmq.config import StorageType
 from firnmq.disk import Family, KeyValueStore, Settlement, Ticket, call_blocking
 from firnmq.disk.waiting import is_blocking
 from firnmq.engines.api import Appended
-from firnmq.engines.copies import drop_stray_entries
+from firnmq.engines.copies import drop_entries, drop_stray_entries
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, is_in_chain, spills
@@ -27,8 +27,10 @@ from firnmq.engines.shardlog import (
     forget_deletions_beyond_end,
     truncate_log,
 )
-from firnmq.engines.shardlog.log import STORAGE_ERRORS, Tail
+from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.tier import ColdMedium
 from firnmq.errors import FirnError, LimitExceeded, storage_failure
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import segment_range, shard_range
@@ -45,8 +47,11 @@ def memory_engine(
     memory_bytes: int,
     producer_expiration_ms: int,
     compaction_bytes: int,
+    cold: ColdMedium | None = None,
 ) -> LogEngine:
-    keeper = MemoryKeeper(kv=kv, state=state, layout=layout, clock=clock, memory_bytes=memory_bytes)
+    keeper = MemoryKeeper(
+        kv=kv, state=state, layout=layout, clock=clock, memory_bytes=memory_bytes, cold=cold
+    )
     return LogEngine(
         keeper,
         state,
@@ -69,7 +74,9 @@ class MemoryKeeper:
         layout: PartitionPerFile,
         clock: Clock,
         memory_bytes: int,
+        cold: ColdMedium | None = None,
     ) -> None:
+        self._cold = cold
         self._kv = kv
         self._state = state
         self._layout = layout
@@ -89,15 +96,18 @@ class MemoryKeeper:
         """Spilled segments come back; whatever was only in memory is gone."""
         backend = self._backend()
         known = self._state.chain(spec.uid)
-        chain = [meta for meta in known if meta.state is SegmentState.SEALED]
+        chain = [meta for meta in known if meta.is_sealed]
         deleted = [meta for meta in known if meta.state is SegmentState.DELETED]
         for meta in deleted:  # A crash came between moving the start and removing the bytes.
             gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             backend.drop_segment(spec, gone)
-        self._state.forget_segments(spec.uid, [meta.seq for meta in deleted])
+        done = [meta.seq for meta in deleted if meta.tier is None]
+        self._state.forget_segments(spec.uid, done)
         start_offset = self._state.start_offset(spec.uid)
         base_offset = max(start_offset, chain[-1].end_offset if chain else 0)
-        seq = chain[-1].seq + 1 if chain else 0
+        # One that is deleted is remembered as long as it has a copy in the object store.
+        used = [meta.seq for meta in (*chain, *deleted) if meta.seq not in done]
+        seq = max(used, default=-1) + 1
         self._drop_unfinished_spill(spec, chain, seq)
         active = self._begin(spec, known, seq, base_offset)
         segments = tuple(
@@ -140,8 +150,11 @@ class MemoryKeeper:
         self, spec: ShardSpec, chain: Sequence[SegmentMeta], next_seq: int
     ) -> None:
         """A crash came before the description of a spilled segment was saved."""
-        self._layout.drop_strays(spec, chain)
+        self._layout.drop_strays(spec, [meta for meta in chain if meta.is_local])
         drop_stray_entries(self._kv, spec, chain)
+        for meta in chain:
+            if not meta.is_local:  # Or before what is here of one that is in the store was gone.
+                drop_entries(self._kv, spec, meta.place)
         lower, upper = segment_range(spec.uid, next_seq)
         if self._kv.items(Family.INDEX, lower, upper, limit=1):
             with self._kv.batch() as batch:
@@ -397,7 +410,13 @@ class MemoryKeeper:
                 self._held[log] = held
 
     def _backend(self) -> MemoryBackend:
-        return MemoryBackend(kv=self._kv, state=self._state, layout=self._layout, clock=self._clock)
+        return MemoryBackend(
+            kv=self._kv,
+            state=self._state,
+            layout=self._layout,
+            clock=self._clock,
+            cold=self._cold,
+        )
 
 
 def _mine(log: ShardLog) -> MemoryLog:

@@ -13,9 +13,10 @@ from typing import NamedTuple, Protocol
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.backend import Backend
-from firnmq.engines.shardlog.log import ShardLog, Tail
+from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
+from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
@@ -29,6 +30,9 @@ _ENTRIES_PER_COMMIT = 20_000
 
 class DurableStorage(Backend, Protocol):
     """A Backend whose segments are there after a restart."""
+
+    def drop_remnants(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Removes what is left here of segments that are only in the object store."""
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         """Removes what an interrupted compaction left in the other slots of these segments."""
@@ -66,7 +70,10 @@ def open_log(
         for meta in deleted:
             gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             backend.drop_segment(spec, gone)
-        state.forget_segments(spec.uid, [meta.seq for meta in deleted])
+        state.forget_segments(spec.uid, [meta.seq for meta in deleted if meta.tier is None])
+    remote = [meta for meta in chain if not meta.is_local]
+    if remote:  # A crash may have come between saying so and removing the bytes here.
+        backend.drop_remnants(spec, remote)
     if spec.config.compacts or any(segment.meta.slot for segment in segments):
         backend.drop_strays(spec, [segment.meta for segment in segments])
     producers = backend.load_producers(spec)
