@@ -38,9 +38,14 @@ class RangeStore(Protocol):
 
 
 class Limiter(Protocol):
-    """Lets so many bytes pass, when it is their turn."""
+    """Says when so many bytes may pass."""
 
-    def take(self, count: int) -> object: ...
+    @property
+    def bytes_per_s(self) -> int | None:
+        """None: there is no limit."""
+
+    def reserve(self, count: int) -> float:
+        """Books bytes; the seconds after which they may go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +141,8 @@ class ChunkCache:
         self._threads: list[threading.Thread] = []
         self._writer: threading.Thread | None = None
         self._is_closed = False
+        self._closing = threading.Event()
+        """Ends the wait for the limiter."""
         self._fetch_count = 0
         self._fetched_bytes = 0
         self._failed_fetch_count = 0
@@ -296,7 +303,9 @@ class ChunkCache:
     def _fetch(self, flight: _Flight) -> Buffer:
         part, start, size = flight.part, flight.start, flight.size
         if self._limiter is not None:
-            self._limiter.take(size)
+            wait_s = self._limiter.reserve(size)
+            if wait_s > 0:
+                self._closing.wait(wait_s)
         if self._is_closed:
             raise Closed("the cache of cold segments is closed")
         data = self._store.get_range(part.key, part.start + start, size)
@@ -408,6 +417,7 @@ class ChunkCache:
         """Stops all threads. What is to be written is; what has not been begun is not fetched."""
         with self._lock:
             self._is_closed = True
+            self._closing.set()
             abandoned = [each for each in self._queue if each.state is _FlightState.QUEUED]
             self._queue.clear()
             for flight in abandoned:

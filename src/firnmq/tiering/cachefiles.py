@@ -2,15 +2,19 @@
 
 A file's name says which bytes it holds and their CRC32C. Nothing is synced: what a crash has left
 incomplete is found by length or CRC when it is read, and counts as not cached. A disk without room
-leaves the cache smaller and is no error to anyone.
+leaves the cache smaller and is no error to anyone, and those who append to logs on the same disk
+are not held up.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import mmap
 import os
 import re
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +40,7 @@ class CacheFiles:
         self._table: ExtentTable[int] = ExtentTable(piece_bytes)  # Contents are CRCs.
         self._names: dict[str, str] = {}
         self._last_use = 0
+        self._is_direct = hasattr(os, "O_DIRECT")
         self.evicted_count = 0
         self.failed_write_count = 0
         self.corrupt_count = 0
@@ -84,10 +89,7 @@ class CacheFiles:
         unfinished = path.with_name(path.name + _UNFINISHED)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("wb", buffering=0) as file:
-                written = file.write(data)
-                if written != size:
-                    raise OSError(f"only {written} of {size} bytes were written")
+            self._write_all(unfinished, data)
             self._note_use(unfinished)
             unfinished.rename(path)
         except OSError:
@@ -101,6 +103,17 @@ class CacheFiles:
             _unlink(self._path(replaced))
         self._make_room(0)
         return True
+
+    def _write_all(self, path: Path, data: Buffer) -> None:
+        if self._is_direct:
+            try:
+                _write_considerately(path, data, os.O_DIRECT)
+                return
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._is_direct = False  # The file system has no such writes.
+        _write_considerately(path, data)
 
     def forget(self, part: str) -> None:
         """Removes all extents of a part."""
@@ -170,6 +183,35 @@ class CacheFiles:
         return self._directory / extent.part / name
 
 
+def _write_considerately(path: Path, data: Buffer, flags: int = 0) -> None:
+    """Writes a file so that others who need the device at the same time hardly notice.
+
+    Past the page cache, since its write-back comes in bursts for which every sync on the device
+    waits; and a little at a time, each time pausing for as long as it took.
+    """
+    view, size = memoryview(data), len(data)
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = os.open(path, flags, _OPEN_MODE)
+    try:
+        with mmap.mmap(-1, _SLICE_BYTES) as pages, memoryview(pages) as aligned:
+            for start in range(0, size, _SLICE_BYTES):
+                part = view[start : start + _SLICE_BYTES]
+                aligned[: len(part)] = part
+                padded = -(-len(part) // _BLOCK_BYTES) * _BLOCK_BYTES
+                before = time.perf_counter()
+                if os.pwrite(descriptor, aligned[:padded], start) != padded:
+                    raise OSError(errno.ENOSPC, "only a part was written")
+                if start + _SLICE_BYTES < size:
+                    time.sleep(time.perf_counter() - before)
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+_SLICE_BYTES = 256 * 1024
+_BLOCK_BYTES = 4096
+"""Direct writes are whole blocks, from memory that is aligned to them."""
+_OPEN_MODE = 0o640
 _NAMES_MAX = 10_000
 """Names of parts whose folders are remembered, so that memory does not grow with the log."""
 

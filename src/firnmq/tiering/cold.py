@@ -28,9 +28,13 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """Fetched at once by a reader that goes on: with 50 ms to the first byte less would be slower."""
 FIRST_BYTES = 256 * 1024
 """At most fetched for a reader that has just come: more would delay its first record."""
-READ_AHEAD = 6
+READ_AHEAD = 8
+"""Chunks fetched beyond the one that is being read: as many as can be under way at a time."""
 HEADS_BYTES = 64 * 1024 * 1024
 """Parsed heads of indexes in memory."""
+
+_AHEAD_S = 0.5
+"""Bytes fetched ahead take at most so long at the rate that is allowed."""
 
 _BATCH_LENGTH = struct.Struct(
     ">"
@@ -56,6 +60,9 @@ class ColdStorage:
         rate: Limiter | None = None,
     ) -> None:
         """`memory_bytes`: of what was fetched last, beside the disk; None: two readers' worth."""
+        if rate is not None and rate.bytes_per_s is not None:
+            # What is fetched ahead is paid for first: it must not keep others waiting for long.
+            read_ahead = min(read_ahead, max(int(rate.bytes_per_s * _AHEAD_S) // chunk_bytes, 1))
         if memory_bytes is None:
             memory_bytes = 2 * (read_ahead + 2) * chunk_bytes
         self._cache = ChunkCache(

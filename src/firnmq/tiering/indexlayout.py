@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from sys import byteorder
 from typing import NamedTuple
 
@@ -26,8 +26,9 @@ VERSION = 1
 HEAD_BYTES_WANTED = 256 * 1024
 """What the first read of an .idx object should not exceed."""
 BLOCK_BYTES = 16 * 1024
-"""Of keys or tags, found by one read; more where there would be too many blocks."""
-BLOCKS_WANTED_MAX = 4096
+"""Of keys or tags, found by one read."""
+BLOCKS_PER_SIZE = 2048
+"""After so many blocks the next ones are twice as large, so that fences stay small."""
 BLOCK_BYTES_MAX = 1024 * 1024
 """Of a block of keys, and of one of tags unless a single entry is larger."""
 STORED_TERM_BYTES_MAX = TERM_BYTES_MAX + 1
@@ -61,6 +62,7 @@ _LIMITS = tuple((1 << 8 * width, letter) for letter, width in _WIDTHS.items())
 _FINGERPRINT_BITS = 16
 _HASH_BITS = 32
 _TERMS_PER_BUCKET = 16
+_PART_BITS = 8
 
 
 class SectionKind(IntEnum):
@@ -231,20 +233,38 @@ class JoinedTerms(Sequence[bytes]):
 # Filters ------------------------------------------------------------------------------------------
 
 
-def pack_filter(terms: Iterable[bytes]) -> bytes:
-    """16 bits of each term's CRC32C in a bucket named by its first bits."""
-    hashes = {crc32c(term) for term in terms}
+def pack_filter(hashes: Sequence[int]) -> bytes:
+    """Of terms by their CRC32C: its last 16 bits in a bucket named by its first bits."""
     bits = min((len(hashes) // _TERMS_PER_BUCKET).bit_length(), _HASH_BITS - 1)
     shift = _HASH_BITS - bits
     mask = (1 << _FINGERPRINT_BITS) - 1
-    places = sorted({value >> shift << _FINGERPRINT_BITS | value & mask for value in hashes})
-    starts = [bisect_left(places, bucket << _FINGERPRINT_BITS) for bucket in range(1 << bits)]
+    # Sorted in many small parts: a single large one would stop every other thread meanwhile.
+    part_bits = min(bits, _PART_BITS)
+    parts: list[set[int]] = [set() for _ in range(1 << part_bits)]
+    for value in hashes:
+        place = value >> shift << _FINGERPRINT_BITS | value & mask
+        parts[value >> _HASH_BITS - part_bits].add(place)
+    starts: list[int] = []
+    fingerprints = array("H")
+    buckets = iter(range(1 << bits))
+    for part in parts:
+        places = sorted(part)
+        start = len(fingerprints)
+        for bucket in islice(buckets, 1 << bits - part_bits):
+            starts.append(start + bisect_left(places, bucket << _FINGERPRINT_BITS))
+        fingerprints.extend([place & mask for place in places])
+    starts.append(len(fingerprints))
     return (
         bytes((bits,))
-        + U32.pack(len(places))
-        + pack_column([*starts, len(places)])
-        + _big_endian(array("H", [place & mask for place in places])).tobytes()
+        + U32.pack(len(fingerprints))
+        + pack_column(starts)
+        + _big_endian(fingerprints).tobytes()
     )
+
+
+def tag_order(term: bytes, offset: int) -> tuple[int, bytes, int]:
+    """Entries of tags stand in this order, which is that of the key-value store."""
+    return len(term), term, offset
 
 
 class Filter:

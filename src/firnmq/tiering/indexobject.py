@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from crc32c import crc32c
 
@@ -17,7 +17,7 @@ from firnmq.errors import Corruption
 from firnmq.tiering.indexlayout import (
     BLOCK_BYTES,
     BLOCK_BYTES_MAX,
-    BLOCKS_WANTED_MAX,
+    BLOCKS_PER_SIZE,
     HEAD_BYTES_WANTED,
     HEADER_BYTES,
     I64,
@@ -30,6 +30,7 @@ from firnmq.tiering.indexlayout import (
     pack_filter,
     pack_terms,
     steps_of,
+    tag_order,
 )
 from firnmq.tiering.indexsections import (
     KeyBlock,
@@ -44,6 +45,10 @@ from firnmq.tiering.indexsections import (
 _KEY_ENTRY_BYTES = 10
 """About what a key needs beside itself."""
 _TAG_ENTRY_BYTES = 12
+
+_KeyRow: TypeAlias = tuple[bytes, int, int]
+_TagRow: TypeAlias = tuple[bytes, int, int, Sequence[int]]
+_Row = TypeVar("_Row", _KeyRow, _TagRow)
 
 _IN_HEAD = (
     SectionKind.POINTS,
@@ -63,7 +68,11 @@ class _Blocks(NamedTuple):
 
 
 def write_index(dump: IndexDump, meta: SegmentMeta) -> tuple[bytes, int]:
-    """The .idx object of a sealed segment, and how many of its first bytes are its head."""
+    """The .idx object of a sealed segment, and how many of its first bytes are its head.
+
+    Entries are taken as they come, in the order that the key-value store has them in. No step
+    of it keeps the interpreter's lock for long: appends go on meanwhile.
+    """
     keys = _keys(dump.keys, meta.base_offset)
     tags = _tags(dump.tags, meta.base_offset)
     contents = {
@@ -129,10 +138,10 @@ def read_index(data: Buffer, where: str) -> tuple[Header, IndexDump]:
     points = parse_points(contents[SectionKind.POINTS], header, where)
     key_fence = parse_key_fence(contents[SectionKind.KEY_FENCE], header, where)
     tag_fence = parse_tag_fence(contents[SectionKind.TAG_FENCE], header, where)
-    keys: list[tuple[bytes, int, int]] = []
+    keys: list[_KeyRow] = []
     for section in key_fence.blocks:
         keys += KeyBlock(content(section), header, where, section.position).entries()
-    tags: list[tuple[bytes, int, int, Sequence[int]]] = []
+    tags: list[_TagRow] = []
     for section in tag_fence.blocks:
         tags += TagBlock(content(section), header, where, section.position).entries()
     return header, IndexDump(
@@ -161,40 +170,38 @@ def _points(points: Iterable[tuple[int, int, int]], base_offset: int) -> bytes:
     )
 
 
-def _keys(entries: Iterable[tuple[bytes, int, int]], base_offset: int) -> _Blocks:
-    rows = sorted(entries)
-    terms = [row[0] for row in rows]
-    _check_terms(terms)
+def _keys(entries: Iterable[_KeyRow], base_offset: int) -> _Blocks:
     blocks: list[bytes] = []
     separators: list[bytes] = []
+    hashes = array("I")
     last = b""
-    for first, end in _borders([len(term) + _KEY_ENTRY_BYTES for term in terms]):
-        group = terms[first:end]
+    for group in _groups(entries, _key_bytes, _key_order):
+        terms = [row[0] for row in group]
         blocks.append(
-            U32.pack(end - first)
-            + pack_column([row[1] - base_offset for row in rows[first:end]])
-            + pack_column([row[2] for row in rows[first:end]])
-            + pack_terms(group)
+            U32.pack(len(group))
+            + pack_column([row[1] - base_offset for row in group])
+            + pack_column([row[2] for row in group])
+            + pack_terms(terms)
         )
-        separators.append(_separator(last, group[0]) if separators else b"")
-        last = group[-1]
-    return _Blocks(blocks, pack_terms(separators), pack_filter(terms))
+        separators.append(_separator(last, terms[0]) if separators else b"")
+        last = terms[-1]
+        hashes.extend(map(crc32c, terms))
+    return _Blocks(blocks, pack_terms(separators), pack_filter(hashes))
 
 
-def _tags(entries: Iterable[tuple[bytes, int, int, Sequence[int]]], base_offset: int) -> _Blocks:
-    rows = sorted(entries, key=lambda row: row[:2])
-    _check_terms([row[0] for row in rows])
+def _tags(entries: Iterable[_TagRow], base_offset: int) -> _Blocks:
     blocks: list[bytes] = []
     firsts: list[tuple[bytes, int]] = []
-    for first, end in _borders([_TAG_ENTRY_BYTES + len(row[0]) + len(row[3]) for row in rows]):
-        group = rows[first:end]
+    hashes = array("I")
+    for group in _groups(entries, _tag_bytes, _tag_order):
         blocks.append(_tag_block(group, base_offset))
         firsts.append((group[0][0], group[0][1] - base_offset))
+        hashes.extend({crc32c(row[0]) for row in group})
     fence = pack_column([base for _, base in firsts]) + pack_terms([term for term, _ in firsts])
-    return _Blocks(blocks, fence, pack_filter({row[0] for row in rows}))
+    return _Blocks(blocks, fence, pack_filter(hashes))
 
 
-def _tag_block(rows: Sequence[tuple[bytes, int, int, Sequence[int]]], base_offset: int) -> bytes:
+def _tag_block(rows: Sequence[_TagRow], base_offset: int) -> bytes:
     numbers: dict[bytes, int] = {}
     steps: list[int] = []
     for row in rows:
@@ -237,17 +244,46 @@ def _producers(entries: Iterable[tuple[int, bytes]]) -> bytes:
     return U32.pack(len(rows)) + pack_column([producer for producer, _ in rows]) + packed
 
 
-def _borders(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Groups of entries [first, end), each about as large as a block should be."""
-    ends = list(accumulate(sizes))
-    if not ends:
-        return
-    block_bytes = min(max(BLOCK_BYTES, ends[-1] // BLOCKS_WANTED_MAX), BLOCK_BYTES_MAX)
-    first, start = 0, 0
-    while first < len(ends):
-        end = max(bisect_right(ends, start + block_bytes, first), first + 1)
-        yield first, end
-        first, start = end, ends[end - 1]
+def _groups(
+    rows: Iterable[_Row], size_of: Callable[[_Row], int], order_of: Callable[[_Row], Any]
+) -> Iterator[list[_Row]]:
+    """Rows in groups, each about as large as a block should be."""
+    block_bytes = BLOCK_BYTES
+    group: list[_Row] = []
+    size = group_count = 0
+    before = None
+    for row in rows:
+        order = order_of(row)
+        if before is not None and order <= before:
+            raise ValueError(f"{row[0]!r} is not where it belongs among the index's entries")
+        before = order
+        row_bytes = size_of(row)
+        if group and size + row_bytes > block_bytes:
+            yield group
+            group, size = [], 0
+            group_count += 1
+            if group_count % BLOCKS_PER_SIZE == 0:
+                block_bytes = min(2 * block_bytes, BLOCK_BYTES_MAX)
+        group.append(row)
+        size += row_bytes
+    if group:
+        yield group
+
+
+def _key_bytes(row: _KeyRow) -> int:
+    return _checked_length(row[0]) + _KEY_ENTRY_BYTES
+
+
+def _key_order(row: _KeyRow) -> bytes:
+    return row[0]
+
+
+def _tag_bytes(row: _TagRow) -> int:
+    return _checked_length(row[0]) + len(row[3]) + _TAG_ENTRY_BYTES
+
+
+def _tag_order(row: _TagRow) -> tuple[int, bytes, int]:
+    return tag_order(row[0], row[1])
 
 
 def _separator(before: bytes, after: bytes) -> bytes:
@@ -258,7 +294,7 @@ def _separator(before: bytes, after: bytes) -> bytes:
     return after
 
 
-def _check_terms(terms: Sequence[bytes]) -> None:
-    longest = max(map(len, terms), default=0)
-    if longest > STORED_TERM_BYTES_MAX:
-        raise ValueError(f"a term of {longest} bytes is not as the index has it")
+def _checked_length(term: bytes) -> int:
+    if len(term) > STORED_TERM_BYTES_MAX:
+        raise ValueError(f"a term of {len(term)} bytes is not as the index has it")
+    return len(term)

@@ -21,6 +21,7 @@ from firnmq.tiering.indexlayout import (
     JoinedTerms,
     Section,
     SectionKind,
+    tag_order,
 )
 
 
@@ -63,9 +64,9 @@ class TagFence(NamedTuple):
 
     def from_tag(self, term: bytes, start_offset: int) -> Iterator[Section]:
         """Blocks that may hold entries of the tag from the last one at or before the offset on."""
-        first = max(bisect_right(self.firsts, (term, start_offset)) - 1, 0)
-        for number in range(first, len(self.blocks)):
-            if self.firsts[number][0] > term:
+        first = bisect_right(self.firsts, tag_order(term, start_offset), key=_order_of_first) - 1
+        for number in range(max(first, 0), len(self.blocks)):
+            if tag_order(self.firsts[number][0], 0) > tag_order(term, 0):
                 return
             yield self.blocks[number]
 
@@ -94,7 +95,7 @@ class KeyBlock:
 
 
 class TagBlock:
-    """Some batches of some tags, by tag and then by offset."""
+    """Some batches of some tags, in order."""
 
     __slots__ = ("_bases", "_ends", "_numbers", "_positions", "_steps", "_terms")
 
@@ -120,7 +121,7 @@ class TagBlock:
     def first_at(self, term: bytes, start_offset: int) -> int:
         """Number of the tag's last entry at or before the offset, else of its first, which may be
         where that would stand."""
-        at = bisect_right(range(len(self)), (term, start_offset), key=self._key) - 1
+        at = bisect_right(range(len(self)), tag_order(term, start_offset), key=self._order) - 1
         return at if at >= 0 and self.term(at) == term else at + 1
 
     def term(self, number: int) -> bytes:
@@ -135,8 +136,12 @@ class TagBlock:
         for number in range(len(self)):
             yield self.term(number), *self.hit(number)
 
-    def _key(self, number: int) -> tuple[bytes, int]:
-        return self.term(number), self._bases[number]
+    def _order(self, number: int) -> tuple[int, bytes, int]:
+        return tag_order(self.term(number), self._bases[number])
+
+
+def _order_of_first(first: tuple[bytes, int]) -> tuple[int, bytes, int]:
+    return tag_order(*first)
 
 
 def parse_points(data: Buffer, header: Header, where: str) -> Points:

@@ -1,8 +1,8 @@
 """Notices who reads a segment from front to back, and has the next chunks fetched beforehand.
 
-A read that begins where another has just ended belongs to the same *stream*. The more often a
-stream has moved on, the further ahead is fetched, up to a depth; a read that goes on from nowhere
-begins a stream of its own and has nothing fetched ahead.
+A read that begins where another has just ended belongs to the same *stream*. The more a stream has
+read, the further ahead is fetched, up to a depth; a read that goes on from nowhere begins a stream
+of its own and has nothing fetched ahead.
 """
 
 from __future__ import annotations
@@ -19,14 +19,21 @@ _PARTS_MAX = 4096
 """Segments whose streams are remembered."""
 
 
-class _Stream:
-    __slots__ = ("end", "moves", "start")
+_AHEAD_PER_READ = 8
+"""How much is fetched ahead for what has been read: someone who wants a few records and goes on
+once costs little, and a long scan is at its full depth after four megabytes."""
 
-    def __init__(self, start: int, end: int, moves: int = 0) -> None:
+
+class _Stream:
+    __slots__ = ("ahead_end", "end", "read_bytes", "start")
+
+    def __init__(self, start: int, end: int, read_bytes: int) -> None:
         self.start = start
         self.end = end
-        self.moves = moves
-        """How often it has gone on."""
+        self.read_bytes = read_bytes
+        """In all, from the first read on."""
+        self.ahead_end = end
+        """How far it has been fetched ahead."""
 
 
 class ReadAhead:
@@ -45,31 +52,42 @@ class ReadAhead:
 
     def move(self, part: ObjectPart, position: int, end: int, following: ObjectPart | None) -> None:
         """Notes that these bytes are being read. `following` is what comes after the part."""
+        piece_bytes = self._cache.piece_bytes
         with self._lock:
             stream = self._find(part, position)
             if stream is None:
-                self._add(part, _Stream(position, end))
+                self._add(part, _Stream(position, end, end - position))
                 return
             if end <= stream.end:
                 return  # Read once more, or by another one close behind.
+            stream.read_bytes += end - stream.end
             stream.start, stream.end = position, end
-            stream.moves += 1
-            depth = min(self._depth, 3 ** (stream.moves - 1))
-            if depth < 1:
+            until = self._until(stream)
+            if until is None:
                 return
-            chunk_bytes = self._cache.chunk_bytes
-            piece_bytes = self._cache.piece_bytes
-            first = -(-end // piece_bytes) * piece_bytes
-            until = (end // chunk_bytes + 1 + depth) * chunk_bytes
+            stream.ahead_end = until
             beyond = until - part.length
             if beyond > 0 and following is not None and following.length:
                 if not self._streams.get(following.name):
-                    self._add(following, _Stream(0, 0, stream.moves))
+                    self._add(following, _Stream(0, 0, stream.read_bytes))
             else:
                 following = None
-        self._cache.prefetch(part, first, until)
+        self._cache.prefetch(part, -(-end // piece_bytes) * piece_bytes, until)
         if following is not None:
+            chunk_bytes = self._cache.chunk_bytes
             self._cache.prefetch(following, 0, -(-beyond // chunk_bytes) * chunk_bytes)
+
+    def _until(self, stream: _Stream) -> int | None:
+        """Up to where a stream is to be fetched ahead; None if it has been far enough."""
+        chunk_bytes = self._cache.chunk_bytes
+        if self._depth < 1:
+            return None
+        ahead_bytes = min(_AHEAD_PER_READ * stream.read_bytes, self._depth * chunk_bytes)
+        if ahead_bytes >= chunk_bytes:
+            return -(-(stream.end + ahead_bytes) // chunk_bytes) * chunk_bytes
+        if stream.ahead_end - stream.end > ahead_bytes // 2:
+            return None  # Little at a time would be many small fetches.
+        return stream.end + ahead_bytes
 
     def forget(self, part: ObjectPart) -> None:
         with self._lock:

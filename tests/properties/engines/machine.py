@@ -60,6 +60,9 @@ class EngineMachine(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(dir=self.folder))
 
+    def new_lab(self, config: StoreConfig) -> Lab:
+        return Lab(self.directory / "data", self.storage_type, config=config, cold=self.cold)
+
     def teardown(self) -> None:
         if hasattr(self, "lab"):
             self.lab.close()
@@ -97,7 +100,7 @@ class EngineMachine(RuleBasedStateMachine):
         compaction_keys: int,
     ) -> None:
         config = StoreConfig(compaction_bytes=compaction_keys * NOTE_BYTES)
-        self.lab = Lab(self.directory / "data", self.storage_type, config=config, cold=self.cold)
+        self.lab = self.new_lab(config)
         policy = str(self.more_options.get("cleanup.policy", policy))
         self.shard: Shard = self.lab.shard(
             {

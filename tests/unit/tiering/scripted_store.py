@@ -55,12 +55,18 @@ class ScriptedStore:
 
 
 class Counted:
-    """A limiter that lets all pass and adds up."""
+    """A limiter that adds up, and makes all wait for the same time."""
 
-    def __init__(self) -> None:
+    bytes_per_s: int | None = None
+
+    def __init__(self, wait_s: float = 0.0) -> None:
         self.total = 0
+        self._wait_s = wait_s
         self._lock = threading.Lock()
+        self.asked = threading.Semaphore(0)
 
-    def take(self, count: int) -> None:
+    def reserve(self, count: int) -> float:
         with self._lock:
             self.total += count
+        self.asked.release()
+        return self._wait_s

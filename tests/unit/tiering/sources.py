@@ -10,6 +10,7 @@ from firnmq.engines.transactions import AbortedTransaction
 from firnmq.errors import Corruption
 from firnmq.index.api import TIMESTAMP_MIN
 from firnmq.index.layout import term
+from firnmq.tiering.indexlayout import tag_order
 from firnmq.tiering.indexobject import write_index
 
 KEY = "00000000/c/t-1/1_0/00000000000000000100-00000000000000001100-e1-0123456789abcdef"
@@ -56,8 +57,8 @@ def random_dump(meta: SegmentMeta, seed: int, *, keys: int = 300, tag_entries: i
         tags[word, base] = (word, base, position, relative)
     return IndexDump(
         points=points,
-        keys=[(term(word), *place()) for word in words],
-        tags=list(tags.values()),
+        keys=sorted((term(word), *place()) for word in words),
+        tags=[tags[each] for each in sorted(tags, key=lambda each: tag_order(*each))],
         aborted=(AbortedTransaction(7, 110, 120, 121), AbortedTransaction(9, 115, 130, 131)),
         producers=((7, b"seven"), (9, b""), (2**40, b"x" * 50)),
     )

@@ -386,6 +386,19 @@ def test_close_stops_threads_and_refuses_reads(make: Make, store: ScriptedStore)
     cache.close()
 
 
+def test_close_does_not_wait_for_the_limiter(make: Make, store: ScriptedStore) -> None:
+    limiter = Counted(wait_s=3_600)
+    cache = make(limiter=limiter)
+    cache.prefetch(PART, 0, CHUNK)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(cache.read, PART, CHUNK, 10)
+        for _ in range(2):
+            assert limiter.asked.acquire(timeout=30)
+        cache.close()
+        assert isinstance(found.exception(30), Closed)
+    assert store.gets == []
+
+
 def test_extents_may_overlap_without_losing_count() -> None:
     table: ExtentTable[str] = ExtentTable(10)
     table.put(Extent("p", 0, 20, "old"))

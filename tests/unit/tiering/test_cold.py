@@ -16,10 +16,10 @@ from firnmq.engines.state import ShardSpec
 from firnmq.engines.tier import TierCopy
 from firnmq.errors import Closed, Corruption
 from firnmq.index import Point
-from firnmq.tiering.cold import ColdStorage
+from firnmq.tiering.cold import READ_AHEAD, ColdStorage
 from firnmq.tiering.indexobject import write_index
 from tests.unit.record.batches import Made, record
-from tests.unit.tiering.scripted_store import ScriptedStore, StoreDown
+from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
 from tests.unit.tiering.sources import random_dump, sealed_meta
 
 KIB = 1024
@@ -149,15 +149,44 @@ def test_a_reader_that_goes_on_has_chunks_fetched_ahead(make: Make, store: Scrip
     meta = put_segment(store, "a", 0, [10_000] * 6_000)
     content = make().open_bytes(SPEC, meta)
     position = 0
-    for _ in range(4):
+    while position < 8 * CHUNK_BYTES:
         (data,) = content.read(position, CHUNK_BYTES)
         position += len(data)
-    ahead = [store.arrived.acquire(timeout=30) for _ in range(3 + 6)]
-    assert all(ahead)
     chunk = 4 * 1024 * KIB
-    starts = {start for start, _ in store.fetched("a.seg")}
-    assert {number * chunk for number in range(1, 7)} <= starts
-    assert max(starts) <= position + 7 * chunk
+    starts = {0}
+    while max(starts) < position + (READ_AHEAD - 1) * chunk:
+        assert store.arrived.acquire(timeout=30)
+        starts = {start for start, _ in store.fetched("a.seg")}
+    assert {number * chunk for number in range(1, READ_AHEAD + 1)} <= starts
+    assert max(starts) <= position + (READ_AHEAD + 1) * chunk
+
+
+def test_a_reader_of_a_few_records_has_little_fetched_ahead(
+    make: Make, store: ScriptedStore
+) -> None:
+    meta = put_segment(store, "a", 0, [10_000] * 3_000)
+    storage = make()
+    content = storage.open_bytes(SPEC, meta)
+    position = 0
+    for _ in range(3):
+        (data,) = content.read(position, 30_000)
+        position += len(data)
+    storage.close()
+    assert storage.statistics().fetched_bytes <= 1_500_000
+
+
+def test_a_limited_rate_limits_what_is_fetched_ahead(make: Make, store: ScriptedStore) -> None:
+    meta = put_segment(store, "a", 0, [10_000] * 3_000)
+    limiter = Counted()
+    limiter.bytes_per_s = 10_000_000
+    storage = make(rate=limiter)
+    content = storage.open_bytes(SPEC, meta)
+    position = 0
+    while position < 9 * CHUNK_BYTES:
+        (data,) = content.read(position, CHUNK_BYTES)
+        position += len(data)
+    storage.close()
+    assert storage.statistics().fetched_bytes <= position + 2 * 4 * 1024 * KIB
 
 
 def test_a_reader_goes_on_into_the_next_segment_without_a_break(

@@ -12,6 +12,7 @@ from firnmq.engines.tier import IndexDump
 from firnmq.errors import Corruption
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import term
+from firnmq.tiering import indexobject
 from firnmq.tiering.coldindex import ColdIndex, IndexHeads
 from firnmq.tiering.indexlayout import (
     HEAD_BYTES_WANTED,
@@ -89,8 +90,8 @@ def test_everything_comes_back(seed: int) -> None:
     header, found = read_index(data, "here")
     assert header.head_length == head_length
     assert found.points == dump.points
-    assert found.keys == sorted(dump.keys)
-    assert found.tags == sorted(dump.tags)
+    assert found.keys == dump.keys
+    assert found.tags == dump.tags
     assert found.aborted == dump.aborted
     assert found.producers == dump.producers
     index = cold(IndexBytes(data, head_length))
@@ -144,13 +145,40 @@ def test_points_of_ten_million_records_fit_the_first_read() -> None:
 def test_tags_of_one_batch_after_the_other_span_blocks() -> None:
     meta = sealed_meta(end_offset=1_000_100, length=10**9)
     tags = [(b"t", 100 + 10 * number, number * 900, (0, 3, 9)) for number in range(20_000)]
-    tags += [(b"s", 100, 0, (1,)), (b"u", 100, 0, (1,))]
+    tags = [(b"s", 100, 0, (1,)), *tags, (b"u", 100, 0, (1,)), (b"aa", 100, 0, (2,))]
     source = IndexBytes.of(EMPTY._replace(tags=tags), meta)
     stored = cold(source, meta)
     assert sum(1 for _ in stored.tagged(b"t", 0)) == 20_000
     assert next(stored.tagged(b"t", 100_005)) == (100_000, 9_990 * 900, [0, 3, 9])
     assert [hit.base_offset for hit in stored.tagged(b"u", 90_000)] == [100]
     assert [hit.base_offset for hit in stored.tagged(b"s", 0)] == [100]
+    assert [hit.relative_offsets for hit in stored.tagged(b"aa", 0)] == [[2]]
+    assert list(stored.tagged(b"bb", 0)) == []
+
+
+def test_entries_out_of_order_are_a_defect_of_whoever_brings_them() -> None:
+    keys = [(b"b", 100, 0), (b"a", 101, 0)]
+    tags = [(b"bb", 100, 0, (1,)), (b"a", 101, 0, (1,))]
+    for dump in (EMPTY._replace(keys=keys), EMPTY._replace(tags=tags)):
+        with pytest.raises(ValueError, match="not where it belongs"):
+            write_index(dump, META)
+    with pytest.raises(ValueError, match="130 bytes"):
+        write_index(EMPTY._replace(keys=[(bytes(130), 100, 0)]), META)
+
+
+def test_many_keys_make_larger_blocks_not_ever_more_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(indexobject, "BLOCKS_PER_SIZE", 64)
+    meta = sealed_meta(end_offset=10**6, length=10**9)
+    keys = [(b"%0128d" % number, 100 + number, number) for number in range(12_000)]
+    source = IndexBytes.of(EMPTY._replace(keys=keys), meta)
+    stored = cold(source, meta)
+    for number in (0, 1, 5_000, 9_000, 11_999):
+        assert stored.newest_of_key(b"%0128d" % number) == (100 + number, number)
+    sizes = [size for _, size in source.reads[1:]]
+    assert min(sizes) < 17_000
+    assert 30_000 < max(sizes) < 33_000
 
 
 def test_another_segments_index_is_refused_by_name() -> None:
@@ -250,14 +278,15 @@ def _sealed_again(data: bytes, header: Header, chance: random.Random) -> IndexBy
 
 @given(st.sets(st.binary(max_size=20), max_size=200), st.binary(max_size=20))
 def test_a_filter_knows_all_it_holds(terms: set[bytes], other: bytes) -> None:
-    found = Filter(Cursor(pack_filter(terms), "x", 0))
+    found = Filter(Cursor(pack_filter([crc32c(each) for each in terms]), "x", 0))
     assert all(found.may_hold(each) for each in terms)
     if not terms:
         assert not found.may_hold(other)
 
 
 def test_a_filter_lets_few_others_through() -> None:
-    found = Filter(Cursor(pack_filter(b"key-%d" % number for number in range(50_000)), "x", 0))
+    hashes = [crc32c(b"key-%d" % number) for number in range(50_000)]
+    found = Filter(Cursor(pack_filter(hashes), "x", 0))
     wrong = sum(found.may_hold(b"other-%d" % number) for number in range(100_000))
     assert wrong < 200
 

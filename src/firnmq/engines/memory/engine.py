@@ -27,7 +27,8 @@ from firnmq.engines.shardlog import (
     forget_deletions_beyond_end,
     truncate_log,
 )
-from firnmq.engines.shardlog.log import STORAGE_ERRORS, Tail
+from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.tier import ColdMedium
 from firnmq.errors import FirnError, LimitExceeded, storage_failure

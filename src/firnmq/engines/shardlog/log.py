@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import NamedTuple
 
 from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
@@ -25,8 +24,9 @@ from firnmq.engines.shardlog.append import (
 from firnmq.engines.shardlog.backend import Backend, TurnIndex
 from firnmq.engines.shardlog.known import KnownBytes
 from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
+from firnmq.engines.shardlog.tail import Tail
+from firnmq.engines.shardlog.view import View
 from firnmq.engines.state import ShardSpec
-from firnmq.engines.transactions import AbortedTransactions
 from firnmq.errors import (
     FirnError,
     InvalidTransactionState,
@@ -36,7 +36,7 @@ from firnmq.errors import (
     StorageFailed,
     storage_failure,
 )
-from firnmq.index import NEVER_MS, Checkpoint, IndexBuilder, Point
+from firnmq.index import NEVER_MS, Checkpoint, Point
 from firnmq.record import NewRecord, chain_batch_crc, crc32c, patch_base
 
 _KEEP_LOCK = 0
@@ -44,46 +44,6 @@ _KEEP_LOCK = 0
 the lock back the worker would wait behind every caller that is preparing a request."""
 _CHAINED_BYTES_MIN = 4096
 """From this size on, a batch's own CRC is worked into the segment's faster than its bytes are."""
-
-
-class View(NamedTuple):
-    """What readers may see. Segments are in order; the last is active."""
-
-    segments: tuple[Segment, ...]
-    start_offset: int
-    end_offset: int
-    active_length: int
-    """Published bytes of the active segment."""
-    stable_offset: int
-    """Everything below it is certain: start_offset <= stable_offset <= end_offset. It is the
-    first offset of the earliest open transaction, or the end."""
-    aborted: AbortedTransactions
-    """What is to be passed over below the stable offset."""
-    active_expiry_ms: int
-    """No record of the active segment expires by its own header before this."""
-
-
-class Tail:
-    """Where the next batch goes: the active segment with its running state."""
-
-    __slots__ = ("builder", "crc", "first_append_ms", "next_offset", "position", "segment")
-
-    def __init__(
-        self,
-        segment: Segment,
-        *,
-        next_offset: int,
-        position: int = 0,
-        crc: int = 0,
-        builder: IndexBuilder | None = None,
-        first_append_ms: int | None = None,
-    ) -> None:
-        self.segment = segment
-        self.next_offset = next_offset
-        self.position = position
-        self.crc = crc
-        self.builder = builder or IndexBuilder()
-        self.first_append_ms = first_append_ms
 
 
 class ShardLog:
@@ -442,10 +402,9 @@ class ShardLog:
 
     def _has_key(self, key: bytes) -> bool:
         """Whether the key may have records. Object stores are not asked: the lock is held."""
-        segments = self.view.segments
-        if not all(segment.meta.is_local for segment in segments):
+        if self.cold_end_offset > self.view.start_offset:
             return True
-        return any(segment.index.newest_of_key(key) for segment in segments)
+        return any(segment.index.newest_of_key(key) for segment in self.view.segments)
 
     def forget_idle_producers(self, before_ms: int) -> int:
         """Drops producers that stored nothing since then; how many."""

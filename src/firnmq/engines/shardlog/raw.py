@@ -14,15 +14,9 @@ from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import RawPage, StoredPage
 from firnmq.engines.segments import Segment, SegmentGone
-from firnmq.engines.shardlog.log import View
-from firnmq.engines.shardlog.read import (
-    LogReader,
-    NotPublished,
-    length_of,
-    may_expire,
-    segment_number,
-)
+from firnmq.engines.shardlog.read import LogReader, NotPublished
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
+from firnmq.engines.shardlog.view import View, length_of, may_expire, segment_number
 from firnmq.errors import Corruption
 from firnmq.index import Point
 from firnmq.record import BatchEntry

@@ -13,9 +13,10 @@ from typing import NamedTuple, Protocol
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.backend import Backend
-from firnmq.engines.shardlog.log import ShardLog, Tail
+from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
+from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
