@@ -10,16 +10,27 @@ import pytest
 from firnmq.config import TieringConfig
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from firnmq.tiering.stores import ObjectStore, open_store
+from tests.integration.tiering.hadoop import Hadoop
 
 QUICK: dict[str, Any] = {"retry_ms": 1, "retry_ms_max": 2, "interval_ms": 20}
 """Nobody waits long after a failure."""
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(scope="session")
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
+    hadoop = Hadoop(tmp_path_factory.mktemp("hadoop"))
+    yield hadoop
+    hadoop.stop()
+
+
+@pytest.fixture(params=["file", "s3", pytest.param("hdfs", marks=pytest.mark.hdfs)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     """An empty store."""
     if request.param == "file":
         store = open_store(f"file://{tmp_path}/store")
+    elif request.param == "hdfs":
+        hadoop: Hadoop = request.getfixturevalue("hadoop")
+        store = open_store(f"{hadoop.url}/{secrets.token_hex(8)}")
     else:
         seaweed: SeaweedServer = request.getfixturevalue("seaweed")
         store = open_store(f"{seaweed.url}/{secrets.token_hex(8)}", seaweed.options())

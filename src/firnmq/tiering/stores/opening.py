@@ -9,13 +9,14 @@ from firnmq.errors import InvalidArgument
 from firnmq.tiering.stores.api import ObjectStore, check_prefix
 from firnmq.tiering.stores.options import StoreOptions
 
-SCHEMES = ("file", "s3", "gs", "az")
+SCHEMES = ("file", "s3", "gs", "az", "hdfs")
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> ObjectStore:
     """The store at a URL. Nothing is asked of it yet, except that a directory is made.
 
-    file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix.
+    file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix,
+    hdfs://namenode:port/directory.
     """
     options = options or StoreOptions()
     parts = urlsplit(url)
@@ -34,6 +35,12 @@ def open_store(url: str, options: StoreOptions | None = None) -> ObjectStore:
                 raise InvalidArgument("store", f"{url!r} names no bucket: {parts.scheme}://bucket")
             prefix = check_prefix(parts.path.strip("/"))
             return open_cloud_store(parts.scheme, parts.netloc, prefix, options)
+        case "hdfs":
+            from firnmq.tiering.stores.hdfs import HdfsStore
+
+            if not parts.netloc:
+                raise InvalidArgument("store", f"{url!r} names no host: hdfs://namenode:8020/path")
+            return HdfsStore(parts.netloc, check_prefix(parts.path.strip("/")), options)
         case _:
             raise InvalidArgument(
                 "store", f"{url!r} is none of {', '.join(f'{each}://' for each in SCHEMES)}"
