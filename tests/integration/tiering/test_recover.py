@@ -64,7 +64,7 @@ def test_everything_uploaded_comes_back(
 def test_the_directory_that_was_thought_lost_stops(
     tmp_path: Path, file_tiering: TieringConfig
 ) -> None:
-    """1. A node is thought lost and its cluster recovered. 2. It comes back. 3. It moves nothing."""
+    """1. A node is thought lost, its cluster recovered. 2. It comes back. 3. It moves nothing."""
     with Stage(tmp_path / "data", file_tiering) as old:
         old.create(local_retention_ms=0)
         old.fill(0, 40)
@@ -108,9 +108,7 @@ def test_transactions_and_producers(
         assert [record.value for record in topic.records()] == [b"committed"]
         status = topic.status(0)
         assert status.stable_offset == status.end_offset
-        again = run_blocking(
-            log.append_batches(shard, [transactional_batch(7, 0, b"committed")])
-        )
+        again = run_blocking(log.append_batches(shard, [transactional_batch(7, 0, b"committed")]))
         assert again.base_offset == 0, "it is the batch that is there already"
         topic.append([NewRecord(value=b"after")])
         assert [record.value for record in topic.records()] == [b"committed", b"after"]

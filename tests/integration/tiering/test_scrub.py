@@ -98,7 +98,7 @@ class Skewed(Wrapped):
 def test_age_is_by_the_clock_of_the_store(
     tmp_path: Path, file_tiering: TieringConfig, skew_ms: int
 ) -> None:
-    """Whatever our clock says, an object that was just written is young, and only an old one goes."""
+    """Whatever our clock says, what was just written is young, and only what is old goes."""
     made: list[Skewed] = []
 
     def wrap(inner: ObjectStore) -> ObjectStore:
