@@ -15,8 +15,8 @@ from tests.integration.faults.shim import Calls, Faults
 from tests.integration.faults.writer import Reporter
 from tests.integration.tiering.stage import TOPIC, Stage, Wrapped
 
-COUNT = 24
-"""Records that every scene begins with, in sealed segments of four batches or so."""
+COUNT = 44
+"""Records that every scene begins with, in two or three sealed segments."""
 ENGINES = ("EngineSegment", "EngineRocksDB", "EngineMemory")
 NEWER = 8
 
@@ -39,6 +39,7 @@ def upload(stage: Stage) -> None:
 def expire(stage: Stage) -> None:
     """Moves the start beyond the first two segments, and removes their objects."""
     metas = stage.metas()
+    assert len(metas) > 3
     stage.store.topic(TOPIC).delete_before(metas[2].base_offset)
     stage.settle()
     stage.work()
