@@ -20,7 +20,7 @@ LOCK_ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check format test bench soak lock clean
+.PHONY: help setup run check format test test-hdfs bench soak lock clean
 
 help:
 	@echo "make setup   create $(VENV) from $(LOCK) and compile what is compiled in place"
@@ -28,6 +28,7 @@ help:
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make format  let ruff format and fix what it can"
 	@echo "make test    check, then all tests"
+	@echo "make test-hdfs  the tests of hdfs://, with Hadoop from Maven (needs java and mvn)"
 	@echo "make bench   all benchmarks into benchmarks/results.json"
 	@echo "make soak    random workloads with crashes, for as long as you like"
 	@echo "make lock    resolve pyproject.toml into $(LOCK)"
@@ -68,6 +69,9 @@ format: setup
 
 test: setup check
 	$(BIN)/python -m pytest $(ARGS)
+
+test-hdfs: setup
+	$(BIN)/python -m pytest -m hdfs tests/integration/tiering $(ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ONLY)

@@ -1,9 +1,12 @@
 """Settings that hold for every test."""
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
+
+from firnmq.testing.seaweed import SeaweedServer
 
 # No deadline: a shared machine that stalls for a moment is not a failing property.
 hypothesis.settings.register_profile("firnmq", deadline=None, print_blob=True)
@@ -18,3 +21,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "root" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
+    """An S3 server for all tests, with a bucket `tier`. Take a prefix of your own in it, and leave
+    it running; a test that stops or pauses its server starts one itself.
+    """
+    server = SeaweedServer(tmp_path_factory.mktemp("seaweed"))
+    yield server
+    server.stop()

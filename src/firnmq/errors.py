@@ -135,6 +135,30 @@ class DiskFull(StorageFailed):
     """There is no room on the device. Free some; appends work again without a restart."""
 
 
+class NoTiering(FirnError):
+    """The question is about an object store, and there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no object store is configured; set url in the section [tiering], or FIRN_TIERING_URL"
+        )
+
+
+class TierBacklogFull(FirnError):
+    """Too many sealed bytes wait for their upload to the object store; nothing was written.
+
+    Appends to tiered topics work again by themselves once uploads have caught up.
+    """
+
+    def __init__(self, waiting_bytes: int, limit: int) -> None:
+        super().__init__(
+            f"{waiting_bytes:,} bytes wait for their upload to the object store, "
+            f"tiering.backlog_bytes allows {limit:,}; try again. firn tier status says why"
+        )
+        self.waiting_bytes = waiting_bytes
+        self.limit = limit
+
+
 class ProducerFenced(FirnError):
     """A newer instance of the producer exists; this one must stop."""
 
@@ -188,6 +212,18 @@ class Closed(FirnError):
     """The store, engine or pool has been closed."""
 
 
+class NoObjectStore(FirnError):
+    """A segment is only in the object store, and this process was not told of one."""
+
+    def __init__(self, shard: str, seq: int) -> None:
+        super().__init__(
+            f"segment {seq} of {shard} is only in the object store, and none is configured; "
+            "set [tiering] url to where it was copied"
+        )
+        self.shard = shard
+        self.seq = seq
+
+
 class DirectoryInUse(FirnError):
     """Another process has the data directory open."""
 
@@ -214,6 +250,68 @@ class CreationTimedOut(TimedOut):
         self.topic = topic
         self.awaited = awaited
         self.timeout_s = timeout_s
+
+
+class StoreError(FirnError):
+    """An object store could not do what was asked. Trying again will not help by itself.
+
+    `store` is its URL without credentials, `key` the object if there is one.
+    """
+
+    def __init__(self, store: str, reason: str, *, key: str = "") -> None:
+        super().__init__(f"{store}" + (f", object {key}" if key else "") + f": {reason}")
+        self.store = store
+        self.reason = reason
+        self.key = key
+
+
+class StoreUnavailable(StoreError):
+    """The object store is down, too slow, full, or answered with an error of its own.
+
+    Trying again later may help. For a write it means unknown, not failed.
+    """
+
+
+class StoreDenied(StoreError):
+    """The object store refuses the credentials or the operation; an operator must act."""
+
+
+class StorePackageMissing(StoreError):
+    """The package that talks to this kind of object store is not installed."""
+
+    def __init__(self, store: str, extra: str) -> None:
+        super().__init__(store, f"its package is not installed: pip install 'firnmq[{extra}]'")
+        self.extra = extra
+
+
+class ObjectNotFound(StoreError):
+    """The object store has no object of this name."""
+
+    def __init__(self, store: str, key: str) -> None:
+        super().__init__(store, "is not there", key=key)
+
+
+class ObjectExists(StoreError):
+    """An object of this name is there already, and was to be created.
+
+    After a write whose outcome was unknown it may be the caller's own.
+    """
+
+    def __init__(self, store: str, key: str) -> None:
+        super().__init__(store, "exists already", key=key)
+
+
+class ObjectTruncated(StoreError):
+    """The object, or what was to become one, is shorter or longer than it has to be."""
+
+    def __init__(self, store: str, key: str, *, expected: int, found: int) -> None:
+        super().__init__(store, f"has {found:,} bytes where {expected:,} belong", key=key)
+        self.expected = expected
+        self.found = found
+
+
+class ObjectCorrupt(StoreError):
+    """The object's bytes are not what was written."""
 
 
 def storage_failure(shard: str, cause: BaseException) -> StorageFailed:

@@ -11,6 +11,7 @@ from pathlib import Path
 from firnmq.config import StoreConfig, TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Appended, Engine, Page, ShardStatus
+from firnmq.engines.tier import ColdMedium
 from firnmq.record import NewRecord, Record, decode
 from firnmq.server import LocalStore
 from firnmq.testing import FakeClock
@@ -21,7 +22,15 @@ EVERYTHING = 2**31 - 1
 class Lab:
     """A data directory with a store on it, one engine of which is under test."""
 
-    def __init__(self, path: Path, storage_type: str, *, config: StoreConfig | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        storage_type: str,
+        *,
+        config: StoreConfig | None = None,
+        cold: ColdMedium | None = None,
+    ) -> None:
+        self.cold = cold
         self.path = path
         self.storage_type = storage_type
         self.clock = FakeClock()
@@ -30,7 +39,9 @@ class Lab:
         self.store = self._opened()
 
     def _opened(self) -> LocalStore:
-        return LocalStore(self.path, config=self.config, clock=self.clock, background=False)
+        return LocalStore(
+            self.path, config=self.config, clock=self.clock, background=False, cold=self.cold
+        )
 
     @property
     def engine(self) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -11,6 +12,7 @@ from firnmq.adapter.offsets import OffsetManager
 from firnmq.config import TopicConfig
 from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
+from firnmq.disk.waiting import is_blocking
 from firnmq.engines import (
     AdapterOffsetStrategy,
     Appended,
@@ -20,15 +22,23 @@ from firnmq.engines import (
     ShardStatus,
     StoredPage,
 )
+from firnmq.engines.shardlog.read import ColdNeeded
 from firnmq.record import NewRecord
 
 T = TypeVar("T")
 
 
 class EngineStorageAdapter:
-    """Reads run in the calling thread or, under asyncio, in the executor's threads."""
+    """Reads run in the calling thread or, under asyncio, in the executors' threads: those that may
+    have to wait for an object store in threads of their own, so that others need not."""
 
-    def __init__(self, engine: Engine, offsets: OffsetManager, readers: Executor | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        offsets: OffsetManager,
+        readers: Executor | None,
+        cold_readers: Executor | None = None,
+    ) -> None:
         self._engine = engine
         self._offsets = offsets
         self._readers = readers
@@ -36,6 +46,7 @@ class EngineStorageAdapter:
         """An encoded batch, checked, for `hand_over`; None where it would have to wait."""
         self.hand_over = engine.hand_over
         """Stores what was accepted; each ticket is settled once that is durable."""
+        self._cold_readers = readers if cold_readers is None else cold_readers
 
     async def create_shard(self, shard: str, config: TopicConfig) -> None:
         await call_blocking(self._readers, self._engine.create_shard, shard, config)
@@ -60,7 +71,7 @@ class EngineStorageAdapter:
                 shard, offset, max_records=max_records, max_bytes=max_bytes
             )
 
-        return await call_blocking(self._readers, read)
+        return await self._read_from(shard, offset, read)
 
     async def read_by_tag(
         self, shard: str, tag: bytes, start_offset: int, *, max_records: int, max_bytes: int
@@ -70,10 +81,16 @@ class EngineStorageAdapter:
                 shard, tag, start_offset, max_records=max_records, max_bytes=max_bytes
             )
 
-        return await call_blocking(self._readers, read)
+        return await self._read_from(shard, start_offset, read)
 
     async def read_by_key(self, shard: str, key: bytes) -> Page:
-        return await call_blocking(self._readers, self._engine.read_by_key, shard, key)
+        read = self._engine.read_by_key
+        if not is_blocking():
+            try:
+                return await call_blocking(self._readers, lambda: read(shard, key, hot_only=True))
+            except ColdNeeded:
+                pass  # No newer record is here; the rest is for those who may wait longer.
+        return await call_blocking(self._cold_readers, read, shard, key)
 
     async def delete_by_key(self, shard: str, key: bytes) -> None:
         await call_blocking(self._readers, self._engine.delete_by_key, shard, key)
@@ -84,8 +101,10 @@ class EngineStorageAdapter:
     async def get_offset_by_timestamp(
         self, shard: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
     ) -> int:
-        find = self._engine.get_offset_by_timestamp
-        return await call_blocking(self._readers, find, shard, timestamp_ms, strategy)
+        def find() -> int:
+            return self._engine.get_offset_by_timestamp(shard, timestamp_ms, strategy)
+
+        return await self._find_by_time(shard, timestamp_ms, find)
 
     async def get_offset_by_group(self, group: str) -> dict[str, int]:
         committed = await call_blocking(self._readers, self._offsets.committed, group)
@@ -155,7 +174,7 @@ class EngineStorageAdapter:
                 shard, timestamp_ms, AdapterOffsetStrategy.LATEST, committed=committed
             )
 
-        return await call_blocking(self._readers, find)
+        return await self._find_by_time(shard, timestamp_ms, find)
 
     async def read_raw(
         self, shard: str, offset: int, *, max_bytes: int, committed: bool = False
@@ -165,7 +184,7 @@ class EngineStorageAdapter:
                 shard, offset, max_bytes=max_bytes, committed=committed
             )
 
-        return await call_blocking(self._readers, read)
+        return await self._read_from(shard, offset, read)
 
     def read_stored_nowait(
         self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
@@ -187,6 +206,23 @@ class EngineStorageAdapter:
         """Calls a function that may wait, in one of the readers' threads."""
         return await call_blocking(self._readers, function)
 
+    def is_open(self, shard: str) -> bool:
+        """Whether a question about the shard needs no recovery first."""
+        return self._engine.is_open(shard)
+
+    def reads_cold(self, shard: str, offset: int) -> bool:
+        """Whether a read from the offset on may have to wait for an object store."""
+        return self._engine.reads_cold(shard, offset)
+
+    def begin_cold(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Calls a function that may wait for an object store, in a thread for such; on an event
+        loop."""
+        return asyncio.get_running_loop().run_in_executor(self._cold_readers, function)
+
+    async def check_change(self, shard: str, config: TopicConfig) -> None:
+        """InvalidArgument if what the shard has in an object store does not allow these options."""
+        await call_blocking(self._readers, self._engine.check_change, shard, config)
+
     async def delete_records_before(self, shard: str, offset: int) -> None:
         await call_blocking(self._readers, self._engine.delete_records_before, shard, offset)
 
@@ -198,6 +234,18 @@ class EngineStorageAdapter:
 
     async def status(self, shard: str) -> ShardStatus:
         return await call_blocking(self._readers, self._engine.status, shard)
+
+    async def _read_from(self, shard: str, offset: int, read: Callable[[], T]) -> T:
+        if self._engine.is_open(shard):
+            is_cold = self._engine.reads_cold(shard, offset)
+        else:
+            is_cold = await call_blocking(self._readers, self._engine.reads_cold, shard, offset)
+        return await call_blocking(self._cold_readers if is_cold else self._readers, read)
+
+    async def _find_by_time(self, shard: str, timestamp_ms: int, find: Callable[[], T]) -> T:
+        finds_cold = self._engine.finds_cold
+        is_cold = await call_blocking(self._readers, finds_cold, shard, timestamp_ms)
+        return await call_blocking(self._cold_readers if is_cold else self._readers, find)
 
     def _create_shards(self, shards: Sequence[str], config: TopicConfig, topic_id: str) -> None:
         there = {spec.name for spec in self._engine.list_shard()}

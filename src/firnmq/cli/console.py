@@ -55,7 +55,7 @@ def refuse_node() -> None:
     if root.get_parameter_source("node") is ParameterSource.COMMANDLINE:
         raise click.UsageError(
             "this command works on a data directory; with --node there are config, group, "
-            "produce, segments, status, tail, topic and user"
+            "produce, segments, status, tail, tier, topic and user"
         )
 
 

@@ -65,6 +65,12 @@ class NodeClient:
             token = Path(token_file).read_text(encoding="utf-8").strip()
             self._headers["Authorization"] = f"Bearer {token}"
 
+    def be_patient(self, timeout_s: float) -> None:
+        """Waits longer for the next answer than usual."""
+        self._connection.timeout = timeout_s
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout_s)
+
     def close(self) -> None:
         self._connection.close()
 

@@ -27,7 +27,7 @@ def segments(topic: str, shard: int | None, data: Path, as_json: bool) -> None:
         for row in rows:
             print_json(row)
         return
-    headings = ("SHARD", "SEGMENT", "STATE", "START", "END", "BYTES", "CRC32C", "CREATED")
+    headings = ("SHARD", "SEGMENT", "STATE", "WHERE", "START", "END", "BYTES", "CRC32C", "CREATED")
     print_table(
         headings,
         [
@@ -35,6 +35,7 @@ def segments(topic: str, shard: int | None, data: Path, as_json: bool) -> None:
                 row["shard"],
                 row["segment_seq"],
                 row["state"],
+                _where(row),
                 row["base_offset"],
                 row["end_offset"],
                 row["length_bytes"],
@@ -44,6 +45,13 @@ def segments(topic: str, shard: int | None, data: Path, as_json: bool) -> None:
             for row in rows
         ],
     )
+
+
+def _where(row: dict[str, Any]) -> str:
+    """Which of the two places have the whole segment."""
+    if not row["is_local"]:
+        return "store"
+    return "here, store" if row["state"] == "tiered" else "here"
 
 
 def _rows(data: Path, topic: str, shard: int | None) -> list[dict[str, Any]]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="FIRN_CONFIG",
     show_envvar=True,
-    help="TOML file with the sections store, kafka, groups, topic_defaults, admin, security, log.",
+    help="TOML file with the sections store, kafka, groups, topic_defaults, admin, security, log, "
+    "tiering.",
 )
 @click.option("--host", default=None, help="Address for Kafka clients.  [default: 127.0.0.1]")
 @click.option("--port", type=int, default=None, help="Its port; 0: any free.  [default: 9092]")

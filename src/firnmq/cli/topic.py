@@ -138,7 +138,7 @@ def describe(name: str, data: Path, as_json: bool) -> None:
     options = found["options"].items()
     print_table(("OPTION", "VALUE"), [(option, value or "no limit") for option, value in options])
     click.echo()
-    headings = ("SHARD", "START", "END", "BYTES", "SEGMENTS", "FAILURE")
+    headings = ("SHARD", "START", "END", "BYTES", "SEGMENTS", "ONLY IN STORE", "FAILURE")
     print_table(headings, [tuple(row.values()) for row in found["shards"]])
 
 

@@ -95,6 +95,8 @@ def _totals(checked: list[tuple[str, Verification]]) -> dict[str, int]:
         "record_count": sum(each.record_count for each in results),
         "entry_count": sum(each.entry_count for each in results),
         "checked_bytes": sum(each.checked_bytes for each in results),
+        "store_only_count": sum(each.store_only_count for each in results),
+        "store_only_bytes": sum(each.store_only_bytes for each in results),
     }
 
 
@@ -115,6 +117,10 @@ def _show(
         count(totals[f"{thing}_count"], thing) for thing in ("shard", "segment", "batch", "record")
     )
     click.echo(f"checked {parts}; {totals['checked_bytes']:,} bytes")
+    if totals["store_only_count"]:
+        only = count(totals["store_only_count"], "segment")
+        size = totals["store_only_bytes"]
+        click.echo(f"{only} with {size:,} bytes only in the object store: not checked")
     if not findings:
         click.echo("nothing is wrong")
         return

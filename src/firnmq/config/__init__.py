@@ -4,12 +4,14 @@ from firnmq.config.names import check_topic_name
 from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
 from firnmq.config.sections import Settings
 from firnmq.config.store import StoreConfig, load_store_config
+from firnmq.config.tiering import TieringConfig
 from firnmq.config.topic import (
     CleanupPolicy,
     CompressionType,
     Durability,
     MemoryOverflow,
     StorageType,
+    Tiering,
     TopicConfig,
 )
 
@@ -24,6 +26,8 @@ __all__ = [
     "Settings",
     "StorageType",
     "StoreConfig",
+    "Tiering",
+    "TieringConfig",
     "TopicConfig",
     "check_topic_name",
     "is_loopback",

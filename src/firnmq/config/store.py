@@ -28,6 +28,9 @@ class StoreConfig:
     """Descriptors kept open for segment files."""
     read_threads: int = 4
     """Threads that read for asynchronous callers."""
+    cold_read_threads: int = 16
+    """Threads that read from the object store for asynchronous callers. They wait most of the time,
+    and those who read what is here do not wait for them."""
     memory_bytes: int = 1024 * 1024 * 1024
     """Bytes all memory topics together may hold."""
     housekeeping_ms: int = 5_000

@@ -43,6 +43,13 @@ class MemoryOverflow(Enum):
     """It is written to disk in the background and survives a restart."""
 
 
+class Tiering(Enum):
+    """Whether sealed segments are copied to the node's object store."""
+
+    OFF = "off"
+    ON = "on"
+
+
 class CompressionType(Enum):
     """How batches made from single records are compressed. Client batches stay as they come."""
 
@@ -116,6 +123,17 @@ class TopicConfig:
     max_batch_bytes: int = 16 * MIB
     """A larger batch is refused; stays well below a segment so that segments can roll."""
     memory_overflow: MemoryOverflow = MemoryOverflow.DROP
+    tiering: Tiering = Tiering.OFF
+    """Copy sealed segments to the object store, from where they can be read once the local copies
+    are gone. Of a memory topic, only those that were spilled."""
+    tiering_upload_delay_ms: int = 0
+    """A segment is copied this long after it was sealed."""
+    local_retention_ms: int | None = None
+    """A segment that is in the object store is dropped here when its newest record is older than
+    this. None: it stays here for as long as `retention` keeps it at all."""
+    local_retention_bytes: int | None = None
+    """Oldest segments that are in the object store are dropped here while the rest of what is here
+    still has this many bytes per shard."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -128,11 +146,21 @@ class TopicConfig:
             raise InvalidArgument("tag.headers", "needs at least one header name, none empty")
         if self.max_record_bytes > self.max_batch_bytes:
             raise InvalidArgument("max.record.bytes", "must not be above max.batch.bytes")
+        if self.is_tiered and self.compacts:
+            raise InvalidArgument(
+                "tiering",
+                "cannot be on with cleanup.policy=compact: objects in the store are never changed, "
+                "and compaction rewrites segments; use cleanup.policy=delete",
+            )
         lag = self.max_compaction_lag_ms
         if lag is not None and lag < self.min_compaction_lag_ms:
             raise InvalidArgument(
                 "max.compaction.lag.ms", "must not be below min.compaction.lag.ms"
             )
+
+    @property
+    def is_tiered(self) -> bool:
+        return self.tiering is Tiering.ON
 
     @property
     def compacts(self) -> bool:
@@ -178,6 +206,9 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "segment_ms": (1, 2**53),
     "retention_ms": (0, 2**53),
     "retention_bytes": (0, 2**53),
+    "tiering_upload_delay_ms": (0, 2**53),
+    "local_retention_ms": (0, 2**53),
+    "local_retention_bytes": (0, 2**53),
     "ttl_ms": (1, 2**53),
     "min_cleanable_dirty_ratio": (0, 1),
     "delete_retention_ms": (0, 2**63 - 1),
@@ -285,6 +316,10 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "max_record_bytes": _number,
     "max_batch_bytes": _number,
     "memory_overflow": _one_of(MemoryOverflow),
+    "tiering": _one_of(Tiering),
+    "tiering_upload_delay_ms": _number,
+    "local_retention_ms": _limit,
+    "local_retention_bytes": _limit,
 }
 
 

@@ -19,7 +19,8 @@ def cleanable(
     """
 
     def may_be(meta: SegmentMeta) -> bool:
-        if meta.state is not SegmentState.SEALED or meta.end_offset > stable_offset:
+        is_plain = meta.state is SegmentState.SEALED and meta.tier is None
+        if not is_plain or meta.end_offset > stable_offset:
             return False
         lag_ms = config.min_compaction_lag_ms
         newest_ms = meta.max_timestamp if meta.max_timestamp >= 0 else meta.sealed_ms
@@ -60,6 +61,8 @@ def may_join(before: SegmentMeta, after: SegmentMeta, config: TopicConfig, now_m
     One with tombstones that have to stay is left alone, since in a new segment their time would
     begin anew.
     """
+    if before.tier is not None or after.tier is not None:
+        return False
     return before.medium is after.medium and not any(
         meta.is_compacted
         and meta.tombstone_count > 0

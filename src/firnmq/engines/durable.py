@@ -16,9 +16,10 @@ from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import Producer, ProducerStates, unpack_aborted
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.tier import ColdMedium, cold_bytes, cold_index
 from firnmq.errors import Corruption
 from firnmq.eventlog import EventLogger
-from firnmq.index import RocksIndexEntries, RocksSegmentIndex
+from firnmq.index import RocksIndexEntries, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import (
     aborted_range,
     last_offset_of,
@@ -52,8 +53,14 @@ class DurableBackend:
     worker's turn over shards of several engines is still one write."""
 
     def __init__(
-        self, kv: KeyValueStore, state: ShardState, clock: Clock, layouts: dict[str, ByteLayout]
+        self,
+        kv: KeyValueStore,
+        state: ShardState,
+        clock: Clock,
+        layouts: dict[str, ByteLayout],
+        cold: ColdMedium | None = None,
     ) -> None:
+        self.cold = cold
         self._kv = kv
         self._layouts = layouts
         self.state = state
@@ -65,9 +72,13 @@ class DurableBackend:
         return self._kv.has_failed
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
+        if not meta.is_local:
+            return cold_bytes(self.cold, spec, meta)
         return self._layouts[spec.config.storage_type].open_bytes(spec, meta)
 
-    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> RocksSegmentIndex:
+    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
+        if not meta.is_local:
+            return cold_index(self.cold, spec, meta)
         return RocksSegmentIndex(self._kv, spec.uid, meta.place)
 
     def turn_index(self, spec: ShardSpec, segment: Segment) -> RocksIndexEntries:
@@ -115,6 +126,10 @@ class DurableBackend:
                 batch.delete(Family.INDEX, producer_key(spec.uid, producer_id))
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
+        if not segment.meta.is_local:
+            if self.cold is not None:
+                self.cold.forget(segment.meta)
+            return
         segment.bytes.drop()
         RocksSegmentIndex(self._kv, spec.uid, segment.meta.place).clear()
 

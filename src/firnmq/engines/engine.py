@@ -6,12 +6,13 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
 from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
+from firnmq.engines import tiered
 from firnmq.engines.api import (
     AdapterOffsetStrategy,
     Appended,
@@ -23,7 +24,7 @@ from firnmq.engines.api import (
 )
 from firnmq.engines.compactor import Compactor
 from firnmq.engines.retention import expired_end, has_expired
-from firnmq.engines.segments import SegmentState
+from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import (
     Append,
     LogReader,
@@ -36,6 +37,7 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.tier import SealedSource, TierCopy
 from firnmq.engines.transactions import marker_batch
 from firnmq.errors import (
     Closed,
@@ -48,6 +50,7 @@ from firnmq.errors import (
 from firnmq.eventlog import EventLogger
 from firnmq.record import NewRecord, parse_header
 
+T = TypeVar("T")
 _LOCK_STRIPES = 64
 _log = EventLogger("engine")
 
@@ -107,6 +110,8 @@ class LogEngine:
         self._logs: dict[str, ShardLog] = {}
         self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
         self._is_closed = False
+        self._tiered_refusal: FirnError | None = None
+        """Why nothing is appended to topics with tiering at present."""
         self._compactor = Compactor(
             self._shards_to_compact,
             self._writable_log,
@@ -168,9 +173,7 @@ class LogEngine:
     def status(self, shard: str) -> ShardStatus:
         log = self._log(shard)
         view = log.view
-        sealed = sum(
-            each.meta.length for each in view.segments if each.meta.state is SegmentState.SEALED
-        )
+        sealed = sum(each.meta.length for each in view.segments if each.meta.is_sealed)
         return ShardStatus(
             spec=log.spec,
             start_offset=view.start_offset,
@@ -243,6 +246,8 @@ class LogEngine:
         log = self._logs.get(shard)
         if log is None or log.refusal is not None or self._is_closed:
             return None
+        if self._tiered_refusal is not None and log.spec.config.is_tiered:
+            return None  # Whoever submits it instead is told why.
         prepared = prepare_batch(batch, log.spec.config)
         request = Append(None, [prepared], len(prepared.data))
         if not self._keeper.accepts(log, request):
@@ -257,7 +262,8 @@ class LogEngine:
         """Ends a producer's transaction in the shard; durable whatever the topic asks for."""
         data = marker_batch(producer_id, epoch, is_commit=is_commit)
         request = Append(None, [PreparedBatch(data, parse_header(data), None)], len(data))
-        return await (await self._keeper.submit(await self._log_to_append(shard), request))
+        log = await self._log_to_append(shard, is_marker=True)
+        return await (await self._keeper.submit(log, request))
 
     def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool:
         """Settles the ticket when the shard grows beyond the offset; False if it has already."""
@@ -298,8 +304,8 @@ class LogEngine:
         reader = RawReader(self._log(shard), self._clock.now_ms())
         return reader.checked(offset, max_bytes, committed=committed, ranges=ranges)
 
-    def read_by_key(self, shard: str, key: bytes) -> Page:
-        return self._reader(shard).by_key(key)
+    def read_by_key(self, shard: str, key: bytes, *, hot_only: bool = False) -> Page:
+        return self._reader(shard).by_key(key, hot_only=hot_only)
 
     def read_by_tag(
         self, shard: str, tag: bytes, start_offset: int, *, max_records: int, max_bytes: int
@@ -350,6 +356,98 @@ class LogEngine:
         """Seals the active segment now; an empty one stays."""
         self._change(shard, _roll)
 
+    # Copies in an object store --------------------------------------------------------------------
+
+    def begin_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta:
+        """Notes that a sealed segment is being copied; StaleEpoch if it is gone or copied already.
+
+        The segment as it was is returned: with the unfinished copy, if there is one, that this one
+        takes the place of and whose objects nobody else will remove.
+        """
+        return self._of_copy(shard, lambda log: tiered.begin_copy(log, seq, copy))
+
+    def finish_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta:
+        """Notes that a segment's copy is whole and verified; StaleEpoch unless it is the one that
+        was begun last."""
+        return self._of_copy(shard, lambda log: tiered.finish_copy(log, seq, copy))
+
+    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> None:
+        """Forgets an unfinished copy; one that is not there any more is passed over."""
+        self._of_copy(shard, lambda log: tiered.abandon_copy(log, seq, upload_id))
+
+    def sealed_source(self, shard: str, seq: int) -> SealedSource:
+        """What an uploader reads; StaleEpoch if the segment is not here."""
+
+        def source(log: ShardLog) -> SealedSource:
+            return tiered.SegmentSource(log, tiered.sealed_segment(log, seq), self._state)
+
+        return self._of_copy(shard, source)
+
+    def drop_local(self, shard: str, seq: int) -> None:
+        """Removes what is here of a segment that is in the object store.
+
+        The catalog is told first, then readers, then bytes and index entries go; a crash between
+        the two is finished when the shard is opened.
+        """
+        gone = self._of_copy(shard, lambda log: tiered.become_remote(log, seq))
+        if gone is not None:
+            log = self._log(shard)
+            try:
+                log.backend.drop_segment(log.spec, gone)
+            except OSError as error:
+                raise storage_failure(shard, error) from error
+
+    def dead_copies(self) -> list[tuple[str, SegmentMeta]]:
+        """Deleted segments, with their shards, that may still have objects."""
+        return [each for each in self._state.dead_copies() if each[0] in self._specs]
+
+    def forget_copy(self, shard: str, seq: int) -> None:
+        """Forgets a deleted segment whose objects are gone."""
+        self._state.forget_copy(self._spec(shard).uid, seq)
+
+    def reads_cold(self, shard: str, offset: int) -> bool:
+        """Whether a read from the offset on may have to wait for an object store. Does not wait
+        if the shard is open."""
+        return offset < self._log(shard).cold_end_offset
+
+    def finds_cold(self, shard: str, timestamp_ms: int) -> bool:
+        """The same for the search of a timestamp."""
+        log = self._log(shard)
+        return log.cold_end_offset > log.view.start_offset and any(
+            not each.meta.is_local and each.meta.max_timestamp >= timestamp_ms
+            for each in log.view.segments
+        )
+
+    def refuse_tiered(self, refusal: FirnError | None) -> None:
+        """Has appends to topics with tiering refused, until it is called with None: too much waits
+        to be copied."""
+        self._tiered_refusal = refusal
+
+    def check_change(self, shard: str, config: TopicConfig) -> None:
+        """InvalidArgument if the shard's copies do not allow these options."""
+        metas = self._state.chain(self._spec(shard).uid)
+        live = [meta for meta in metas if meta.is_sealed]
+        if not config.is_tiered and not all(meta.is_local for meta in live):
+            raise InvalidArgument(
+                "tiering",
+                "cannot be turned off while segments are in the object store alone; "
+                "wait until retention has removed them, or lower retention.ms",
+            )
+        if config.compacts and any(meta.tier is not None for meta in live):
+            raise InvalidArgument(
+                "cleanup.policy",
+                "cannot compact a topic that has segments in the object store, which never change",
+            )
+
+    def _of_copy(self, shard: str, change: Callable[[ShardLog], T]) -> T:
+        log = self._writable_log(shard)
+        with log.lock:
+            _refuse(log)
+            try:
+                return change(log)
+            except OSError as error:
+                raise storage_failure(shard, error) from error
+
     # Upkeep -------------------------------------------------------------------------------------
 
     def housekeep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
@@ -362,7 +460,8 @@ class LogEngine:
         defects: list[Exception] = []
         for name, spec in list(self._specs.items()):
             config = spec.config
-            has_limits = (config.retention_ms, config.retention_bytes, config.ttl_ms) != (None,) * 3
+            limits = (config.retention_ms, config.retention_bytes, config.ttl_ms)
+            has_limits = limits != (None,) * 3
             if name not in self._logs and not has_limits and not config.compacts:
                 continue
             try:
@@ -437,8 +536,11 @@ class LogEngine:
             return self._open(name, log)
         raise log.refusal
 
-    async def _log_to_append(self, name: str) -> ShardLog:
+    async def _log_to_append(self, name: str, *, is_marker: bool = False) -> ShardLog:
         """The same without blocking an event loop while a log is being opened."""
+        refusal = None if is_marker else self._tiered_refusal
+        if refusal is not None and self._spec(name).config.is_tiered:
+            raise refusal
         log = self._logs.get(name)
         if log is not None and log.refusal is None:
             return log

@@ -35,6 +35,8 @@ class FindingKind(Enum):
     """Bytes or entries that belong to no segment of the shard."""
     DELETION = "deletion"
     """A deleted offset or key outside the shard's bounds."""
+    STORE = "object store"
+    """What is in the object store is not what was copied there."""
     UNREADABLE = "unreadable"
     """The operating system could not read the bytes."""
 
@@ -65,6 +67,9 @@ class Verification:
     entry_count: int
     """Index entries the data call for."""
     findings: tuple[Finding, ...]
+    store_only_count: int = 0
+    """Segments that are only in the object store, which are not read."""
+    store_only_bytes: int = 0
 
 
 class Notes:
@@ -78,6 +83,8 @@ class Notes:
         self.record_count = 0
         self.checked_bytes = 0
         self.entry_count = 0
+        self.store_only_count = 0
+        self.store_only_bytes = 0
 
     def add(
         self,
@@ -106,6 +113,8 @@ class Notes:
             checked_bytes=self.checked_bytes,
             entry_count=self.entry_count,
             findings=(*self._findings, *rest),
+            store_only_count=self.store_only_count,
+            store_only_bytes=self.store_only_bytes,
         )
 
     def _finding(

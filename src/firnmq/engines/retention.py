@@ -16,18 +16,42 @@ def expired_end(
     Segments go from the oldest on and without a gap: the first that stays ends the search, even
     if a later one has only older records.
     """
-    remaining = active_bytes + sum(
-        meta.length for meta in segments if meta.state is SegmentState.SEALED
-    )
+    remaining = active_bytes + sum(meta.length for meta in segments if meta.is_sealed)
     end: int | None = None
     for meta in segments:
-        if meta.state is not SegmentState.SEALED:
+        if not meta.is_sealed:
             break
         remaining -= meta.length
         if not (_is_too_old(meta, config, now_ms) or _is_too_much(remaining, config)):
             break
         end = meta.end_offset
     return end
+
+
+def to_drop_here(
+    segments: Sequence[SegmentMeta], config: TopicConfig, active_bytes: int, now_ms: int
+) -> list[SegmentMeta]:
+    """Segments that are in the object store and have been here long enough, oldest first.
+
+    One that is not in the store yet stays, and does not keep later ones from going; the first that
+    stays by its age and by the limit ends the search.
+    """
+    limit_ms, limit_bytes = config.local_retention_ms, config.local_retention_bytes
+    if limit_ms is None and limit_bytes is None:
+        return []
+    here = [meta for meta in segments if meta.is_sealed and meta.is_local]
+    remaining = active_bytes + sum(meta.length for meta in here)
+    chosen = []
+    for meta in here:
+        if meta.state is not SegmentState.TIERED:
+            continue
+        newest_ms = meta.max_timestamp if meta.max_timestamp >= 0 else meta.sealed_ms
+        is_old = limit_ms is not None and newest_ms + limit_ms <= now_ms
+        if not is_old and (limit_bytes is None or remaining - meta.length < limit_bytes):
+            break
+        chosen.append(meta)
+        remaining -= meta.length
+    return chosen
 
 
 def has_expired(newest_ms: int, written_ms: int, config: TopicConfig, now_ms: int) -> bool:

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
+from firnmq.engines.tier import TierCopy
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import FirnError
 from firnmq.index import IndexSink, Point, SegmentIndex
@@ -18,12 +19,15 @@ from firnmq.index import IndexSink, Point, SegmentIndex
 class SegmentState(Enum):
     ACTIVE = "active"
     SEALED = "sealed"
+    TIERED = "tiered"
+    """Sealed, with a finished copy in the object store."""
     DELETED = "deleted"
 
 
 TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
     SegmentState.ACTIVE: frozenset({SegmentState.SEALED}),
-    SegmentState.SEALED: frozenset({SegmentState.DELETED}),
+    SegmentState.SEALED: frozenset({SegmentState.TIERED, SegmentState.DELETED}),
+    SegmentState.TIERED: frozenset({SegmentState.DELETED}),
     SegmentState.DELETED: frozenset(),
 }
 """From each state, where a segment can go. Everything else is a defect."""
@@ -77,6 +81,15 @@ class SegmentMeta:
     """Records were removed from it, so its batches need not follow each other."""
     tombstone_count: int = 0
     """Records without a value that compaction has left in it."""
+    tier: TierCopy | None = None
+    """Its copy in the object store, under way or finished; kept while objects may be there."""
+    is_local: bool = True
+    """Whether its bytes and indexes are here; a tiered segment's may be only in the store."""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its bytes never change any more: sealed or tiered."""
+        return self.state is SegmentState.SEALED or self.state is SegmentState.TIERED
 
     @property
     def is_compacted(self) -> bool:
@@ -117,6 +130,22 @@ class SegmentMeta:
     def become_deleted(self) -> SegmentMeta:
         return self._become(SegmentState.DELETED)
 
+    def with_copy(self, copy: TierCopy | None) -> SegmentMeta:
+        """The same sealed segment with a copy under way, or with none any more."""
+        if self.state is not SegmentState.SEALED:
+            raise IllegalTransition(f"segment {self.seq} is {self.state.value}, cannot be copied")
+        return dataclasses.replace(self, epoch=self.epoch + 1, tier=copy)
+
+    def become_tiered(self, copy: TierCopy) -> SegmentMeta:
+        """The same segment, its copy finished."""
+        return self._become(SegmentState.TIERED, tier=copy)
+
+    def become_remote(self) -> SegmentMeta:
+        """The same tiered segment, only in the store."""
+        if self.state is not SegmentState.TIERED:
+            raise IllegalTransition(f"segment {self.seq} is {self.state.value}, not in the store")
+        return dataclasses.replace(self, epoch=self.epoch + 1, is_local=False)
+
     def become_spilled(self) -> SegmentMeta:
         """The same sealed segment, its bytes now in a file."""
         if self.state is not SegmentState.SEALED:
@@ -125,9 +154,9 @@ class SegmentMeta:
 
     def become_compacted(self, **changes: object) -> SegmentMeta:
         """The same sealed segment with fewer records, or known to need no fewer."""
-        if self.state is not SegmentState.SEALED:
+        if self.state is not SegmentState.SEALED or self.tier is not None:
             raise IllegalTransition(
-                f"segment {self.seq} is {self.state.value}, cannot be compacted"
+                f"segment {self.seq} is {self.state.value} or copied, cannot be compacted"
             )
         return dataclasses.replace(self, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
 

@@ -100,6 +100,22 @@ class ShardCatalog(Protocol):
     def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
         """Removes descriptions of dropped segments."""
 
+    def segment(self, uid: int, seq: int) -> SegmentMeta | None:
+        """One segment as it is now."""
+
+    def producers(self, uid: int, seq: int) -> tuple[tuple[int, bytes], ...]:
+        """What is known of idempotent producers where a sealed segment ends."""
+
+    def change_copy(self, uid: int, new: SegmentMeta) -> None:
+        """Gives a sealed segment another copy in the object store, or says that it is only there.
+        Its epoch is the next one."""
+
+    def dead_copies(self) -> list[tuple[str, SegmentMeta]]:
+        """Deleted segments, with their shards' names, that may still have objects."""
+
+    def forget_copy(self, uid: int, seq: int) -> None:
+        """Removes the description of a deleted segment whose objects are gone."""
+
 
 class ShardState:
     """Durable facts about shards. Safe with threads.
@@ -117,6 +133,11 @@ class ShardState:
         self.chain = catalog.chain
         self.active_seq = catalog.active_seq
         self.start_offset = catalog.start_offset
+        self.segment = catalog.segment
+        self.producers = catalog.producers
+        self.change_copy = catalog.change_copy
+        self.dead_copies = catalog.dead_copies
+        self.forget_copy = catalog.forget_copy
 
     def remove_shards(self, names: Sequence[str], specs: Sequence[ShardSpec]) -> None:
         """Forgets shards and everything kept for them here, as far as anything is."""

@@ -20,6 +20,7 @@ from firnmq.engines.findings import Finding, FindingKind, Notes, Verification
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.tier import Unreachable
 from firnmq.engines.verify_producers import ProducerCheck
 from firnmq.engines.verify_segment import SegmentCheck, bytes_to_check
 from firnmq.errors import Corruption
@@ -27,9 +28,11 @@ from firnmq.index import RocksSegmentIndex
 from firnmq.index.layout import ABORTED, NO_SEGMENT, PREFIX, PRODUCER, segment_range
 from firnmq.record.selection import OFFSET_END
 
-__all__ = ["Finding", "FindingKind", "Progress", "Verification", "Verifier"]
+__all__ = ["CopyCheck", "Finding", "FindingKind", "Progress", "Verification", "Verifier"]
 
 _OPENING_REMOVES = "the next opening for use removes them"
+CopyCheck = Callable[[ShardSpec, SegmentMeta], str | None]
+"""Compares a segment's objects with their manifest; says what is wrong, None if nothing is."""
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes there are."""
 
@@ -54,8 +57,17 @@ class Verifier:
         self._directory = directory
         self._memory_log = memory_log
 
-    def verify(self, shard: str, progress: Progress | None = None) -> Verification:
-        """Checks one shard; a shard that is not there is a finding too."""
+    def verify(
+        self,
+        shard: str,
+        progress: Progress | None = None,
+        check_copy: CopyCheck | None = None,
+    ) -> Verification:
+        """Checks one shard; a shard that is not there is a finding too.
+
+        Segments that are only in the object store are counted, and checked by `check_copy` if
+        that is given.
+        """
         notes = Notes(shard)
         specs = {spec.name: spec for spec in self._state.shards()}
         if shard not in specs:
@@ -81,7 +93,12 @@ class Verifier:
             self._kv,
             notes,
             first_offset=max(
-                (each.meta.end_offset for each in live if each.meta.has_gaps), default=first_offset
+                (
+                    each.meta.end_offset
+                    for each in live
+                    if each.meta.has_gaps or not each.meta.is_local
+                ),
+                default=first_offset,
             ),
             start_offset=self._state.start_offset(spec.uid),
             upto_offset=upto_offset,
@@ -89,6 +106,10 @@ class Verifier:
         )
         is_whole = True
         for segment in live:
+            if not segment.meta.is_local:
+                self._check_copy(spec, segment, notes, check_copy)
+                end_offset = segment.meta.end_offset
+                continue
             check = SegmentCheck(spec, segment, self._kv, notes, producers)
             for size in check.run():
                 done += size
@@ -137,11 +158,20 @@ class Verifier:
         return [
             Segment(
                 meta,
-                layout.open_bytes(spec, meta),
+                layout.open_bytes(spec, meta) if meta.is_local else Unreachable(spec, meta),
                 RocksSegmentIndex(self._kv, spec.uid, meta.place),
             )
             for meta in self._state.chain(spec.uid)
         ]
+
+    def _check_copy(
+        self, spec: ShardSpec, segment: Segment, notes: Notes, check: CopyCheck | None
+    ) -> None:
+        notes.store_only_count += 1
+        notes.store_only_bytes += segment.meta.length
+        wrong = None if check is None else check(spec, segment.meta)
+        if wrong is not None:
+            notes.add(FindingKind.STORE, wrong, segment.bytes.where, seq=segment.meta.seq)
 
     def _check_tiling(
         self, spec: ShardSpec, live: list[Segment], notes: Notes, *, needs_active: bool
@@ -199,6 +229,7 @@ class Verifier:
         """Files, rows and index entries that no segment accounts for."""
         places = {segment.bytes.where for segment in segments}
         other_places = {meta.other_place for meta in known.values()}
+        remote = {place for place, meta in known.items() if not meta.is_local}
         directory = self._directory / spec.name
         if directory.is_dir():
             for path in sorted(directory.iterdir()):
@@ -210,6 +241,10 @@ class Verifier:
                 if seq in other_places:
                     text = f"entries of an interrupted compaction; {_OPENING_REMOVES}"
                     notes.add(FindingKind.ORPHAN, text, f"{family.value} family")
+                elif seq in remote:
+                    text = f"entries of segment {seq}, which is only in the object store; "
+                    text += _OPENING_REMOVES
+                    notes.add(FindingKind.ORPHAN, text, f"{family.value} family", seq=seq)
                 elif seq not in known and not self._is_of_producers(family, spec.uid, seq):
                     text = f"entries of segment {seq}, which the shard does not have"
                     if seq != NO_SEGMENT:
@@ -243,7 +278,7 @@ def _indexed_upto(live: list[Segment]) -> tuple[int, bool]:
     if not live:
         return 0, False
     last = live[-1]
-    if last.meta.state is SegmentState.SEALED:  # Of a memory shard only what was spilled is left.
+    if last.meta.is_sealed:  # Of a memory shard only what was spilled is left.
         return last.meta.end_offset, False
     if not isinstance(last.index, RocksSegmentIndex):
         return OFFSET_END, False

@@ -9,7 +9,7 @@ from firnmq.disk import KeyValueStore
 from firnmq.disk.files import Buffer
 from firnmq.engines.findings import FindingKind, Notes
 from firnmq.engines.layouts.partition_per_file import FileBytes
-from firnmq.engines.segments import Medium, Segment, SegmentGone, SegmentState
+from firnmq.engines.segments import Medium, Segment, SegmentGone
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED, first_misplaced
 from firnmq.engines.state import ShardSpec
@@ -84,7 +84,7 @@ class SegmentCheck:
         self._where = segment.bytes.where
         self._kv = kv
         self._notes = notes
-        self._is_sealed = segment.meta.state is SegmentState.SEALED
+        self._is_sealed = segment.meta.is_sealed
         self._checkpoint = self._stored_checkpoint()
         self._length = segment.bytes.length()
         self._limit = min(self._length, self._meta.length) if self._is_sealed else self._length
@@ -449,6 +449,8 @@ def _batch(pending: bytearray, entry: BatchEntry) -> bytes:
 
 
 def bytes_to_check(segment: Segment) -> int:
-    if segment.meta.state is SegmentState.SEALED:
+    if not segment.meta.is_local:
+        return 0
+    if segment.meta.is_sealed:
         return segment.meta.length
     return segment.bytes.length()

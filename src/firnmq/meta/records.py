@@ -13,10 +13,12 @@ import msgspec
 
 from firnmq.config import TopicConfig
 from firnmq.engines.segments import Medium, SegmentState
+from firnmq.engines.tier import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.meta.api import Entry
 
 TOPICS, SHARDS, SEGMENTS, NODES = "topics/", "shards/", "segments/", "nodes/"
+TIER_GRAVES = "tier_graves/"
 INCARNATIONS = "incarnations/"
 NEXT_UID = "counters/next_shard_uid"
 
@@ -103,6 +105,20 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     """Open at the end: producer id, epoch, first offset."""
     producers: tuple[tuple[int, bytes], ...] = ()
     """Idempotent producers at the end: producer id, and its state as in the index."""
+    tier: TierCopy | None = None
+    """Its copy in the object store, under way or finished."""
+    is_local: bool = True
+    """Whether bytes and indexes are where the engine keeps them; else only in the store."""
+
+
+class GraveRecord(Record, frozen=True, kw_only=True):
+    """A copy in the object store that outlived its shard; gone once its objects are."""
+
+    shard: str
+    seq: int
+    tier: TierCopy
+    length: int
+    buried_ms: int
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):

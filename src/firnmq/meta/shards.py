@@ -18,6 +18,7 @@ from firnmq.clock import Clock
 from firnmq.config import TopicConfig
 from firnmq.engines.segments import IllegalTransition, SegmentMeta, SegmentState
 from firnmq.engines.state import ShardSpec
+from firnmq.engines.tier import TierCopy
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import (
     AlreadyExists,
@@ -31,9 +32,12 @@ from firnmq.meta.cache import MetaCache
 from firnmq.meta.nodes import NodeIdentity
 from firnmq.meta.records import (
     NEXT_UID,
+    SEGMENTS,
     SHARDS,
+    TIER_GRAVES,
     TOPICS,
     Counter,
+    GraveRecord,
     Record,
     SegmentRecord,
     ShardRecord,
@@ -54,6 +58,10 @@ SHARDS_WAIT_S = 3.0
 _ENTRIES_PER_SHARD = 2
 _ENTRIES_PER_TXN = 2
 """Beside the shards: the counter, and the guard of the node among the compares."""
+_ENTRIES_PER_REMOVAL = 2
+"""A segment's record goes, and the grave of its copy comes."""
+_COPIED = b"upload_id"
+"""Only the record of a segment that has a copy holds this name."""
 
 
 class MetaShards:
@@ -164,19 +172,49 @@ class MetaShards:
         return found
 
     def remove_shards(self, names: Iterable[str]) -> None:
-        """Forgets shards and their segments; those that are not there are passed over."""
+        """Forgets shards and their segments; those that are not there are passed over.
+
+        Copies that segments have in the object store are noted as graves in the same transaction.
+        """
         keys = []
         uids = []
+        graves: dict[str, GraveRecord] = {}
         for name in names:
-            keys += [entry.key for entry in self._segments(name)]
-            entry = self._store.get(shard_key(name))
-            if entry is not None:
-                keys.append(entry.key)  # Last, so that what a crash leaves can be removed again.
-                uids.append(decode(entry, ShardRecord).uid)
-        for part in _parts(keys, self._store.txn_ops_max):
-            self._txn([], {}, part)
+            for entry in self._segments(name):
+                keys.append(entry.key)
+                if _COPIED in entry.value:  # Any other is not read: it may be damaged.
+                    record = decode(entry, SegmentRecord)
+                    if record.tier is not None:
+                        graves[entry.key] = self._grave(name, entry.key, record, record.tier)
+            shard_entry = self._store.get(shard_key(name))
+            if shard_entry is not None:
+                # Last, so that what a crash leaves can be removed again.
+                keys.append(shard_entry.key)
+                uids.append(decode(shard_entry, ShardRecord).uid)
+        for part in _parts(keys, self._store.txn_ops_max // _ENTRIES_PER_REMOVAL):
+            buried = {_grave_key(key): graves[key] for key in part if key in graves}
+            self._txn([], buried, part)
         for uid in uids:
             self._names.pop(uid, None)
+
+    def _grave(self, name: str, key: str, record: SegmentRecord, copy: TierCopy) -> GraveRecord:
+        return GraveRecord(
+            shard=name,
+            seq=segment_seq_of(key),
+            tier=copy,
+            length=record.length,
+            buried_ms=self._now(),
+        )
+
+    def graves(self) -> list[GraveRecord]:
+        """Copies whose shards are gone and whose objects may still be there."""
+        return [decode(entry, GraveRecord) for entry in self._store.range(TIER_GRAVES).entries]
+
+    def forget_graves(self, graves: Sequence[GraveRecord]) -> None:
+        """Called when their objects are gone; those that are not there are passed over."""
+        keys = [_grave_key(segment_key(each.shard, each.seq)) for each in graves]
+        for part in _parts(keys, self._store.txn_ops_max):
+            self._txn([], {}, part)
 
     # Segment chains -----------------------------------------------------------------------------
 
@@ -186,6 +224,15 @@ class MetaShards:
             _meta(segment_seq_of(entry.key), decode(entry, SegmentRecord))
             for entry in self._segments(self._name(uid))
         ]
+
+    def segment(self, uid: int, seq: int) -> SegmentMeta | None:
+        """One segment as the store has it now."""
+        entry = self._store.get(segment_key(self._name(uid), seq))
+        return None if entry is None else _meta(seq, decode(entry, SegmentRecord))
+
+    def producers(self, uid: int, seq: int) -> tuple[tuple[int, bytes], ...]:
+        """Idempotent producers at the end of a sealed segment."""
+        return decode(self._segment(self._name(uid), seq), SegmentRecord).producers
 
     def active_seq(self, uid: int) -> int:
         return self._shard(uid)[1].active
@@ -247,6 +294,46 @@ class MetaShards:
         compared = (entry, *(other for other, _ in others))
         self._txn([Compare.unchanged(each) for each in compared], puts)
 
+    # Copies in the object store -----------------------------------------------------------------
+
+    def change_copy(self, uid: int, new: SegmentMeta) -> None:
+        """Gives a sealed segment another copy or another place: one transaction.
+
+        StaleEpoch if another change of it came first.
+        """
+        name = self._name(uid)
+        entry, segment = self._held(
+            name, new.seq, new.epoch - 1, SegmentState.SEALED, SegmentState.TIERED
+        )
+        changed = msgspec.structs.replace(
+            segment, state=new.state, epoch=new.epoch, tier=new.tier, is_local=new.is_local
+        )
+        self._txn([Compare.unchanged(entry)], {entry.key: changed})
+
+    def dead_copies(self) -> list[tuple[str, SegmentMeta]]:
+        """Deleted segments that may still have objects, as the node's cache knows them."""
+        found = []
+        for entry in self._cache.below(SEGMENTS):
+            if _COPIED not in entry.value:
+                continue
+            record = decode(entry, SegmentRecord)
+            if record.state is SegmentState.DELETED and record.tier is not None:
+                shard = entry.key.removeprefix(SEGMENTS).rpartition("/")[0]
+                found.append((shard, _meta(segment_seq_of(entry.key), record)))
+        return found
+
+    def forget_copy(self, uid: int, seq: int) -> None:
+        """Removes the record of a deleted segment whose objects are gone; one that is not there
+        is passed over."""
+        name = self._name(uid)
+        entry = self._store.get(segment_key(name, seq))
+        if entry is None:
+            return
+        record = decode(entry, SegmentRecord)
+        if record.state is not SegmentState.DELETED:
+            raise StaleEpoch(f"{name}/{seq}", -1, record.epoch)
+        self._txn([Compare.unchanged(entry)], {}, [entry.key])
+
     def begin_again(self, uid: int, active: SegmentMeta) -> SegmentMeta:
         """Makes this the active segment, in the memory of this life of the node.
 
@@ -297,7 +384,7 @@ class MetaShards:
         puts: dict[str, Record] = {}
         deletes = []
         for meta in deleted:
-            held, segment = self._held(name, meta.seq, meta.epoch, SegmentState.SEALED)
+            held, segment = self._held(name, meta.seq, meta.epoch, meta.state)
             compares.append(Compare.unchanged(held))
             puts[held.key] = _deleted(segment)
         if active is not None and active.seq != shard.active:
@@ -366,14 +453,14 @@ class MetaShards:
         return entry
 
     def _held(
-        self, name: str, seq: int, epoch: int, state: SegmentState
+        self, name: str, seq: int, epoch: int, *states: SegmentState
     ) -> tuple[Entry, SegmentRecord]:
-        """A segment's record, which must be at the epoch and in the state that the caller knows."""
+        """A segment's record, which must be at the epoch and in a state that the caller knows."""
         entry = self._store.get(segment_key(name, seq))
         if entry is None:
             raise StaleEpoch(f"{name}/{seq}", epoch, -1)
         segment = decode(entry, SegmentRecord)
-        if segment.epoch != epoch or segment.state is not state:
+        if segment.epoch != epoch or segment.state not in states:
             raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
         return entry, segment
 
@@ -391,6 +478,11 @@ class MetaShards:
 
     def _now(self) -> int:
         return self._clock.now_ms()
+
+
+def _grave_key(key: str) -> str:
+    """Where the copy of a segment, given by its key, is remembered once the shard is gone."""
+    return TIER_GRAVES + key.removeprefix(SEGMENTS)
 
 
 def _deleted(record: SegmentRecord) -> SegmentRecord:
@@ -439,6 +531,8 @@ def _meta(seq: int, record: SegmentRecord) -> SegmentMeta:
         has_gaps=record.has_gaps,
         tombstone_count=record.tombstone_count,
         transactions=tuple(OpenTransaction(*each) for each in record.transactions),
+        tier=record.tier,
+        is_local=record.is_local,
     )
 
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from firnmq.engines.segments import SegmentState
-
 if TYPE_CHECKING:
     from firnmq.adapter import Topic, Written
     from firnmq.engines import ShardStatus
@@ -33,6 +31,8 @@ class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
     length_bytes: int | None = None
     segment_count: int | None = None
+    store_only_bytes: int | None = None
+    """What of it is only in the object store."""
     failure: str | None = None
 
     @classmethod
@@ -43,6 +43,7 @@ class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
             end_offset=status.end_offset,
             length_bytes=status.length_bytes,
             segment_count=len(status.segments),
+            store_only_bytes=sum(each.length for each in status.segments if not each.is_local),
             failure=status.failure,
         )
 
@@ -95,6 +96,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     segment_seq: int
     state: str
     medium: str
+    is_local: bool
+    object_key: str | None
+    """Its objects' name in the object store, without suffix, if a copy is there or under way."""
     base_offset: int
     end_offset: int
     length_bytes: int
@@ -108,7 +112,7 @@ def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
     active_bytes = status.length_bytes
     segments: list[Segment] = []
     for meta in status.segments:
-        is_sealed = meta.state is SegmentState.SEALED
+        is_sealed = meta.is_sealed
         active_bytes -= meta.length if is_sealed else 0
         segments.append(
             Segment(
@@ -117,6 +121,8 @@ def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
                 segment_seq=meta.seq,
                 state=meta.state.value,
                 medium=meta.medium.value,
+                is_local=meta.is_local,
+                object_key=None if meta.tier is None else meta.tier.key,
                 base_offset=meta.base_offset,
                 end_offset=meta.end_offset if is_sealed else status.end_offset,
                 length_bytes=meta.length if is_sealed else active_bytes,
@@ -241,6 +247,26 @@ class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
     """added, changed or removed."""
 
 
+class UploadRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which waiting segments are to be uploaded now, without their delay."""
+
+    topic: str | None = None
+    """All topics if none is given."""
+    roll: bool = False
+    """Seal active segments first, so that everything written so far is uploaded."""
+
+
+class UploadsRequested(msgspec.Struct, frozen=True, kw_only=True):
+    segment_count: int
+
+
+class ScrubRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    dry_run: bool = True
+    """Only look."""
+    grace_ms: int | None = None
+    """Orphans younger than this stay; the node's setting if none is given."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     node_id: int
@@ -259,6 +285,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     bytes_in_flight: int
     queued_requests: int
     queued_bytes: int
+    tiering: str | None = None
+    """How the object store is: `ok`, `unknown`, or the kind of failure; None without one."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Self, TypeAlias
 from firnmq.adapter import AdapterFactory, Topic, Written
 from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.clock import Clock
-from firnmq.config import StoreConfig, TopicConfig
+from firnmq.config import StoreConfig, TieringConfig, TopicConfig
 from firnmq.disk import call_blocking, run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Page, ShardStatus
 from firnmq.engines.api import READ_BYTES_DEFAULT, READ_RECORDS_DEFAULT
@@ -30,14 +30,21 @@ def open_store(
     adapters: Mapping[str, AdapterFactory] | None = None,
     cache_offsets: bool = False,
     clock: Clock | None = None,
+    tiering: TieringConfig | str | None = None,
 ) -> Store:
     """Opens the data directory, making it if need be, for use from threads.
 
     One process at a time: a second one gets DirectoryInUse. `adapters` adds storage types of
-    your own; `cache_offsets` trades the sync of each group commit for latency.
+    your own; `cache_offsets` trades the sync of each group commit for latency. `tiering` is where
+    sealed segments of topics with `tiering=on` go: a URL, or all settings.
     """
     local = LocalStore(
-        Path(path), config=config, adapters=adapters, cache_offsets=cache_offsets, clock=clock
+        Path(path),
+        config=config,
+        adapters=adapters,
+        cache_offsets=cache_offsets,
+        clock=clock,
+        tiering=_tiering(tiering),
     )
     return Store(local)
 
@@ -49,12 +56,18 @@ async def open_async(
     adapters: Mapping[str, AdapterFactory] | None = None,
     cache_offsets: bool = False,
     clock: Clock | None = None,
+    tiering: TieringConfig | str | None = None,
 ) -> AsyncStore:
     """The same for asyncio: `async with await firnmq.open_async(path) as store`."""
 
     def opened() -> LocalStore:
         return LocalStore(
-            Path(path), config=config, adapters=adapters, cache_offsets=cache_offsets, clock=clock
+            Path(path),
+            config=config,
+            adapters=adapters,
+            cache_offsets=cache_offsets,
+            clock=clock,
+            tiering=_tiering(tiering),
         )
 
     return AsyncStore(await call_blocking(None, opened))
@@ -364,6 +377,10 @@ class TopicHandle:
             if page.next_offset == offset:
                 return
             offset = page.next_offset
+
+
+def _tiering(given: TieringConfig | str | None) -> TieringConfig | None:
+    return TieringConfig(url=given) if isinstance(given, str) else given
 
 
 def _records(given: Appendable | Iterable[Appendable]) -> list[NewRecord]:

@@ -67,6 +67,14 @@ def register_directory(
     return identity
 
 
+def directory_id(meta: MetaStore) -> str:
+    """What the directory is called, of a directory that is registered."""
+    entry = meta.get(_META_KEY)
+    if entry is None:
+        raise Corruption("the directory has no name", where=_META_KEY)
+    return entry.value.decode()
+
+
 def _known(kv: KeyValueStore) -> DirectoryRecord | None:
     stored = kv.get(Family.STATE, _STATE_KEY)
     if stored is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from firnmq.adapter import (
@@ -18,7 +19,7 @@ from firnmq.adapter import (
 )
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.clock import Clock, SystemClock
-from firnmq.config import StorageType, StoreConfig
+from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
     DirectoryLock,
     FileCache,
@@ -36,12 +37,15 @@ from firnmq.engines.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.segment import segment_engine, segment_layout
 from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
+from firnmq.engines.tier import ColdMedium
 from firnmq.engines.verify import Verifier
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
 from firnmq.meta.records import NODES
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
+from firnmq.server.tier import Tier, open_object_store
+from firnmq.tiering.stores import ObjectStore
 
 _DATABASE_DIRECTORY = "db"
 META_NAME = "meta.db"
@@ -64,9 +68,18 @@ class LocalStore:
         open_kv: Callable[[Path], KeyValueStore] = KeyValueStore,
         open_meta: Callable[[Path], MetaStore] = SqliteMetaStore,
         node: int | None = None,
+        cold: ColdMedium | None = None,
+        tiering: TieringConfig | None = None,
+        open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
     ) -> None:
         """`files`, `open_kv` and `open_meta` are the ways to the disk: tests hand in ones that
-        crash. `node` is the number it is registered under, the last one if none is given."""
+        crash. `node` is the number it is registered under, the last one if none is given. `cold`
+        reads what is only in the object store; with `tiering` there is one, and a mover. Nothing is
+        moved without `background` unless its `work` is called."""
+        self._cold = cold
+        self._tiering = tiering or TieringConfig()
+        self._open_objects = open_objects
+        self.tier: Tier | None = None
         self.path = path
         self.config = config or StoreConfig()
         self.clock: Clock = clock or SystemClock()
@@ -82,6 +95,7 @@ class LocalStore:
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             if background:
                 opened.callback(Housekeeper(self).stop)
+            self._begin_tiering(opened, background=background)
             # What was opened is closed in the opposite order: now if opening failed, else later.
             self._opened = opened.pop_all()
 
@@ -100,6 +114,16 @@ class LocalStore:
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
+    def roll_tiered(self, topic: str | None = None) -> None:
+        """Seals the active segments of topics with tiering, or of one of them."""
+        for each in self.catalog.topics():
+            if each.config.is_tiered and topic in (None, each.name):
+                engine = self.engines[each.config.storage_type]
+                for shard in each.shard_names():
+                    engine.roll(shard)
+        # Whoever asks next what waits is to see it.
+        self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
+
     def compaction_counts(self) -> dict[str, CompactionCounts]:
         """What compaction has done, by storage type."""
         return {name: engine.compaction_counts() for name, engine in self.engines.items()}
@@ -115,18 +139,26 @@ class LocalStore:
         self.cache = MetaCache(self.meta)
         opened.callback(self.cache.close)
         self.catalog = TopicCatalog(self.meta, self.cache)
-        shards = MetaShards(self.meta, self.cache, self.node, clock)
+        self.shards = shards = MetaShards(self.meta, self.cache, self.node, clock)
         opened.callback(self.kv.sync_late)
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
+        if self._tiering.is_on:
+            self.tier = Tier(self._tiering, path, self._open_objects)
+            opened.callback(self.tier.close)
+            self._cold = self.tier.cold
+        self._cold_readers = ThreadPoolExecutor(
+            config.cold_read_threads, thread_name_prefix="firn-cold"
+        )
+        opened.callback(partial(self._cold_readers.shutdown, cancel_futures=True))
         self.state = ShardState(self.kv, shards)
         layout = segment_layout(path, self.files)
         layouts: dict[str, ByteLayout] = {
             StorageType.SEGMENT.value: layout,
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = DurableBackend(self.kv, self.state, clock, layouts)
+        backend = DurableBackend(self.kv, self.state, clock, layouts, self._cold)
         self.pool: IoPool[Append] = IoPool(
             worker_count=config.io_workers,
             handler=lambda _: LogTurnHandler(backend),
@@ -141,6 +173,7 @@ class LocalStore:
             memory_bytes=config.memory_bytes,
             producer_expiration_ms=config.producer_expiration_ms,
             compaction_bytes=config.compaction_bytes,
+            cold=self._cold,
         )
         self.engines: dict[str, Engine] = {
             StorageType.MEMORY.value: memory,
@@ -178,6 +211,17 @@ class LocalStore:
             _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
+    def _begin_tiering(self, opened: ExitStack, *, background: bool) -> None:
+        if self.tier is not None:
+            mover = self.tier.mover_for(self)
+            opened.callback(mover.stop)
+            if background:
+                mover.start()
+            return
+        waiting = [topic.name for topic in self.catalog.topics() if topic.config.is_tiered]
+        if waiting and background:
+            _log.warning("tiering_without_store", topics=len(waiting), hint="set [tiering] url")
+
     def _factory(self, storage_type: str) -> AdapterFactory:
         engine = self.engines[storage_type]
-        return lambda: EngineStorageAdapter(engine, self.offsets, self._readers)
+        return lambda: EngineStorageAdapter(engine, self.offsets, self._readers, self._cold_readers)

@@ -52,7 +52,9 @@ class Node:
         if config.admin.enabled:
             self.admin = AdminListener(config.admin)
             self._stack.push_async_callback(self.admin.stop)
-        local = LocalStore(self._path, config=config.store, node=config.kafka.node_id)
+        local = LocalStore(
+            self._path, config=config.store, node=config.kafka.node_id, tiering=config.tiering
+        )
         self._stack.callback(local.close)
         coordinator = GroupCoordinator(KvGroupStore(local.kv), config=config.kafka.groups)
         await self._stack.enter_async_context(coordinator)

@@ -15,6 +15,7 @@ from firnmq.config import (
     SecurityConfig,
     Settings,
     StoreConfig,
+    TieringConfig,
     TopicConfig,
     is_loopback,
 )
@@ -22,7 +23,7 @@ from firnmq.errors import InvalidArgument
 
 _SECTIONS = (
     *("store", "kafka", "groups", "transactions", "topic_defaults"),
-    *("admin", "security", "log"),
+    *("admin", "security", "log", "tiering"),
 )
 
 
@@ -36,6 +37,7 @@ class NodeConfig:
     admin: AdminConfig = field(default_factory=AdminConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
     log: LogConfig = field(default_factory=LogConfig)
+    tiering: TieringConfig = field(default_factory=TieringConfig)
 
     def exposures(self) -> list[str]:
         """What strangers could do, if anything; InvalidArgument unless that is allowed."""
@@ -79,6 +81,7 @@ def load_node_config(
         admin=settings.section("admin", AdminConfig, prefix="ADMIN_"),
         security=settings.section("security", SecurityConfig, prefix="SECURITY_"),
         log=settings.section("log", LogConfig, prefix="LOG_"),
+        tiering=settings.section("tiering", TieringConfig, prefix="TIERING_"),
     )
 
 

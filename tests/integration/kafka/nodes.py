@@ -30,6 +30,7 @@ class NodeProcess:
         self._process: subprocess.Popen[str] | None = None
         self._port = 0
         self._errors: deque[str] = deque(maxlen=200)
+        self._admin_url = ""
         self._drains: list[threading.Thread] = []
 
     @property
@@ -44,6 +45,11 @@ class NodeProcess:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def admin_url(self) -> str:
+        """Where the HTTP listener is."""
+        return self._admin_url
 
     def start(self) -> None:
         """Returns when the node has said where it listens; a restart takes the port it had."""
@@ -68,6 +74,8 @@ class NodeProcess:
                 words = line.split()
                 if words[:1] == ["kafka"]:
                     self._port = int(words[1].rpartition(":")[2])
+                elif words[:1] == ["admin"]:  # The line after.
+                    self._admin_url = words[1]
                     break
             else:
                 raise AssertionError(f"the node did not start: {process.stderr.read()}")

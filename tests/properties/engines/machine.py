@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from firnmq.engines import AdapterOffsetStrategy, ShardStatus
 from firnmq.engines.retention import expired_end
 from firnmq.engines.segments import Medium, SegmentState
 from firnmq.engines.shardlog.compact import NOTE_BYTES
+from firnmq.engines.tier import ColdMedium
 from firnmq.errors import InvalidArgument, KeyNotFound, OffsetOutOfRange
 from firnmq.record import NewRecord, Record, decode, encode
 from tests.conformance.lab import Lab, Shard
@@ -51,10 +53,15 @@ class EngineMachine(RuleBasedStateMachine):
 
     storage_type: str
     folder: Path
+    cold: ColdMedium | None = None
+    more_options: ClassVar[dict[str, object]] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(dir=self.folder))
+
+    def new_lab(self, config: StoreConfig) -> Lab:
+        return Lab(self.directory / "data", self.storage_type, config=config, cold=self.cold)
 
     def teardown(self) -> None:
         if hasattr(self, "lab"):
@@ -93,7 +100,8 @@ class EngineMachine(RuleBasedStateMachine):
         compaction_keys: int,
     ) -> None:
         config = StoreConfig(compaction_bytes=compaction_keys * NOTE_BYTES)
-        self.lab = Lab(self.directory / "data", self.storage_type, config=config)
+        self.lab = self.new_lab(config)
+        policy = str(self.more_options.get("cleanup.policy", policy))
         self.shard: Shard = self.lab.shard(
             {
                 "segment.bytes": segment_bytes,
@@ -107,6 +115,7 @@ class EngineMachine(RuleBasedStateMachine):
                 "cleanup.policy": policy,
                 "delete.retention.ms": delete_retention_ms,
                 "min.cleanable.dirty.ratio": 0,
+                **self.more_options,
             }
         )
         self.model = Model(ttl_ms=ttl_ms)
@@ -378,7 +387,7 @@ class EngineMachine(RuleBasedStateMachine):
         segments = status.segments
         for before, after in pairwise(segments):
             assert before.end_offset == after.base_offset
-            assert before.state is SegmentState.SEALED
+            assert before.is_sealed
         assert segments[-1].state is SegmentState.ACTIVE
         assert segments[0].base_offset <= status.start_offset <= status.end_offset
 

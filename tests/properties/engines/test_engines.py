@@ -8,7 +8,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from firnmq.config import StorageType
+from tests.properties.engines.file_machine import FileTierMachine
 from tests.properties.engines.machine import EngineMachine
+from tests.properties.engines.tiered_machine import TieredMachine
 
 _IS_SOAK = os.environ.get("FIRN_SOAK") == "1"
 SETTINGS = settings(
@@ -27,6 +29,28 @@ def test_an_engine_behaves_like_its_model(storage_type: str, tmp_path: Path) -> 
     machine = type(
         f"{storage_type}Machine",
         (EngineMachine,),
+        {"storage_type": storage_type, "folder": tmp_path},
+    )
+    run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("storage_type", [each.value for each in StorageType])
+def test_an_object_store_behind_an_engine_makes_no_difference(
+    storage_type: str, tmp_path: Path
+) -> None:
+    machine = type(
+        f"Tiered{storage_type}Machine",
+        (TieredMachine,),
+        {"storage_type": storage_type, "folder": tmp_path},
+    )
+    run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("storage_type", [each.value for each in StorageType])
+def test_a_directory_as_object_store_makes_no_difference(storage_type: str, tmp_path: Path) -> None:
+    machine = type(
+        f"File{storage_type}Machine",
+        (FileTierMachine,),
         {"storage_type": storage_type, "folder": tmp_path},
     )
     run_state_machine_as_test(machine, settings=SETTINGS)

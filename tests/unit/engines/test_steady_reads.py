@@ -10,7 +10,7 @@ import pytest
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.segments import SegmentGone
 from firnmq.engines.shardlog import LogReader, ShardLog
-from firnmq.engines.shardlog.log import View
+from firnmq.engines.shardlog.view import View
 from firnmq.errors import Corruption
 from tests.conformance.lab import Lab, Shard
 

@@ -12,11 +12,14 @@ from firnmq.errors import (
     InvalidRecord,
     InvalidTransactionState,
     LimitExceeded,
+    NoObjectStore,
     NotFound,
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
     StorageFailed,
+    StoreError,
+    TierBacklogFull,
     TimedOut,
 )
 
@@ -33,6 +36,9 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
     (DiskFull, ErrorCode.KAFKA_STORAGE_ERROR),
     (StorageFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (Corruption, ErrorCode.KAFKA_STORAGE_ERROR),
+    (NoObjectStore, ErrorCode.KAFKA_STORAGE_ERROR),
+    (TierBacklogFull, ErrorCode.KAFKA_STORAGE_ERROR),
+    (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (TimedOut, ErrorCode.REQUEST_TIMED_OUT),
     (InvalidArgument, ErrorCode.INVALID_REQUEST),
 )

@@ -27,6 +27,16 @@ class ProducerIds:
             self._next += 1
             return self._next - 1
 
+    def skip_to(self, first: int) -> None:
+        """Gives out no id below this from now on: those are known to be in use."""
+        with self._lock:
+            stored = self._kv.get(Family.STATE, _KEY)
+            if stored is None or int.from_bytes(stored, "big") < first:
+                self._next = self._end = 0
+                with self._kv.batch() as batch:
+                    batch.put(Family.STATE, _KEY, first.to_bytes(8, "big"))
+                self._kv.sync()
+
     async def take(self) -> int:
         """The same under asyncio: a number may have to wait for the disk."""
         if self._next < self._end:

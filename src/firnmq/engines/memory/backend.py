@@ -24,6 +24,7 @@ from firnmq.engines.shardlog.compact import NotReplaced
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.tier import ColdMedium, cold_bytes, cold_index
 from firnmq.errors import StorageFailed
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import aborted_range
@@ -43,18 +44,24 @@ class MemoryBackend:
         state: ShardState,
         layout: PartitionPerFile,
         clock: Clock,
+        cold: ColdMedium | None = None,
     ) -> None:
+        self.cold = cold
         self._kv = kv
         self._layout = layout
         self.clock = clock
         self.state = MemoryState(state)
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
+        if not meta.is_local:
+            return cold_bytes(self.cold, spec, meta)
         if meta.medium is Medium.FILE:
             return self._layout.open_bytes(spec, meta)
         return MemoryBytes()
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
+        if not meta.is_local:
+            return cold_index(self.cold, spec, meta)
         if meta.medium is Medium.FILE:
             return RocksSegmentIndex(self._kv, spec.uid, meta.place)
         return MemorySegmentIndex()
@@ -82,6 +89,10 @@ class MemoryBackend:
         """They are nowhere but in memory."""
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
+        if not segment.meta.is_local:
+            if self.cold is not None:
+                self.cold.forget(segment.meta)
+            return
         segment.bytes.drop()
         if isinstance(segment.index, RocksSegmentIndex):
             segment.index.clear()
@@ -190,6 +201,14 @@ class MemoryState:
         known = self._deleted.intersection(seqs)
         self._deleted -= known
         self._state.forget_segments(uid, sorted(known))
+
+    def segment(self, uid: int, seq: int) -> SegmentMeta | None:
+        """As the catalog has it: of those in memory it knows nothing."""
+        return self._state.segment(uid, seq)
+
+    def change_copy(self, uid: int, new: SegmentMeta) -> None:
+        assert new.medium is Medium.FILE, "what is only in memory is not copied"
+        self._state.change_copy(uid, new)
 
     def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None:
         if not self.is_kept():

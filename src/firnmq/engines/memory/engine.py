@@ -27,8 +27,10 @@ from firnmq.engines.shardlog import (
     forget_deletions_beyond_end,
     truncate_log,
 )
-from firnmq.engines.shardlog.log import STORAGE_ERRORS, Tail
+from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.state import ShardSpec, ShardState
+from firnmq.engines.tier import ColdMedium
 from firnmq.errors import FirnError, LimitExceeded, storage_failure
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import shard_range
@@ -45,8 +47,11 @@ def memory_engine(
     memory_bytes: int,
     producer_expiration_ms: int,
     compaction_bytes: int,
+    cold: ColdMedium | None = None,
 ) -> LogEngine:
-    keeper = MemoryKeeper(kv=kv, state=state, layout=layout, clock=clock, memory_bytes=memory_bytes)
+    keeper = MemoryKeeper(
+        kv=kv, state=state, layout=layout, clock=clock, memory_bytes=memory_bytes, cold=cold
+    )
     return LogEngine(
         keeper,
         state,
@@ -69,7 +74,9 @@ class MemoryKeeper:
         layout: PartitionPerFile,
         clock: Clock,
         memory_bytes: int,
+        cold: ColdMedium | None = None,
     ) -> None:
+        self._cold = cold
         self._kv = kv
         self._state = state
         self._layout = layout
@@ -89,15 +96,18 @@ class MemoryKeeper:
         """Spilled segments come back; whatever was only in memory is gone."""
         backend = self._backend()
         known = self._state.chain(spec.uid)
-        chain = [meta for meta in known if meta.state is SegmentState.SEALED]
+        chain = [meta for meta in known if meta.is_sealed]
         deleted = [meta for meta in known if meta.state is SegmentState.DELETED]
         for meta in deleted:  # A crash came between moving the start and removing the bytes.
             gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             backend.drop_segment(spec, gone)
-        self._state.forget_segments(spec.uid, [meta.seq for meta in deleted])
+        done = [meta.seq for meta in deleted if meta.tier is None]
+        self._state.forget_segments(spec.uid, done)
         start_offset = self._state.start_offset(spec.uid)
         base_offset = max(start_offset, chain[-1].end_offset if chain else 0)
-        seq = chain[-1].seq + 1 if chain else 0
+        # One that is deleted is remembered as long as it has a copy in the object store.
+        used = [meta.seq for meta in (*chain, *deleted) if meta.seq not in done]
+        seq = max(used, default=-1) + 1
         self._drop_unfinished_spill(spec, chain)
         active = self._begin(spec, known, seq, base_offset)
         segments = tuple(
@@ -137,10 +147,12 @@ class MemoryKeeper:
         )
 
     def _drop_unfinished_spill(self, spec: ShardSpec, chain: Sequence[SegmentMeta]) -> None:
-        """A crash came before the description of a spilled segment was saved. Its number tells
-        nothing: those before it may have been dropped, or merged into one."""
-        self._layout.drop_strays(spec, chain)
-        drop_strays_of(self._kv, Family.INDEX, spec.uid, chain)
+        """A crash came before the description of a spilled segment was saved, or before what is
+        here of one that is in the store was gone. The number of a spilled one tells nothing: those
+        before it may have been dropped, or merged into one."""
+        local = [meta for meta in chain if meta.is_local]
+        self._layout.drop_strays(spec, local)
+        drop_strays_of(self._kv, Family.INDEX, spec.uid, local)
 
     async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
         """Stores at once and settles the ticket, unless an event loop would have to wait for
@@ -395,7 +407,13 @@ class MemoryKeeper:
                 self._held[log] = held
 
     def _backend(self) -> MemoryBackend:
-        return MemoryBackend(kv=self._kv, state=self._state, layout=self._layout, clock=self._clock)
+        return MemoryBackend(
+            kv=self._kv,
+            state=self._state,
+            layout=self._layout,
+            clock=self._clock,
+            cold=self._cold,
+        )
 
 
 def _mine(log: ShardLog) -> MemoryLog:

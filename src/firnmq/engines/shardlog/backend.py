@@ -9,6 +9,7 @@ from firnmq.clock import Clock
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentCopy, SegmentMeta
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec
+from firnmq.engines.tier import ColdMedium
 from firnmq.index import Checkpoint, IndexSink, SegmentIndex
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class LogState(Protocol):
 
     def forget_segments(self, uid: int, seqs: Sequence[int]) -> None: ...
 
+    def segment(self, uid: int, seq: int) -> SegmentMeta | None: ...
+
+    def change_copy(self, uid: int, new: SegmentMeta) -> None: ...
+
     def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
 
     def add_holes(self, uid: int, offsets: list[int]) -> None: ...
@@ -68,7 +73,8 @@ class Backend(Protocol):
         """Writes index entries by themselves, unsynced."""
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
-        """Removes a segment's bytes and index entries."""
+        """Removes a segment's bytes and index entries here; of one that is only in the object
+        store, what is cached of it."""
 
     def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
         """A sealed segment to be written anew, where nothing is or what is left from an
@@ -85,6 +91,10 @@ class Backend(Protocol):
 
     def forget_producers(self, spec: ShardSpec, producer_ids: list[int]) -> None:
         """Removes what is kept of producers; unsynced, as a crash may bring them back."""
+
+    @property
+    def cold(self) -> ColdMedium | None:
+        """What reads segments that are only in the object store, if there is one."""
 
     @property
     def state(self) -> LogState: ...

@@ -7,14 +7,14 @@ as a whole when something new is durable and indexed, and never shows more than 
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from typing import NamedTuple
 
 from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.segments import Rows, Segment, SegmentMeta, SegmentState
+from firnmq.engines.segments import Rows, Segment, SegmentMeta
 from firnmq.engines.shardlog.append import (
     BATCH_RECORDS_MAX,
     Append,
@@ -24,17 +24,19 @@ from firnmq.engines.shardlog.append import (
 from firnmq.engines.shardlog.backend import Backend, TurnIndex
 from firnmq.engines.shardlog.known import KnownBytes
 from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
+from firnmq.engines.shardlog.tail import Tail
+from firnmq.engines.shardlog.view import View
 from firnmq.engines.state import ShardSpec
-from firnmq.engines.transactions import AbortedTransactions
 from firnmq.errors import (
     FirnError,
     InvalidTransactionState,
     OutOfOrderSequence,
     ProducerFenced,
+    StaleEpoch,
     StorageFailed,
     storage_failure,
 )
-from firnmq.index import NEVER_MS, Checkpoint, IndexBuilder, Point
+from firnmq.index import NEVER_MS, Checkpoint, Point
 from firnmq.record import NewRecord, chain_batch_crc, crc32c, patch_base
 
 _KEEP_LOCK = 0
@@ -42,46 +44,6 @@ _KEEP_LOCK = 0
 the lock back the worker would wait behind every caller that is preparing a request."""
 _CHAINED_BYTES_MIN = 4096
 """From this size on, a batch's own CRC is worked into the segment's faster than its bytes are."""
-
-
-class View(NamedTuple):
-    """What readers may see. Segments are in order; the last is active."""
-
-    segments: tuple[Segment, ...]
-    start_offset: int
-    end_offset: int
-    active_length: int
-    """Published bytes of the active segment."""
-    stable_offset: int
-    """Everything below it is certain: start_offset <= stable_offset <= end_offset. It is the
-    first offset of the earliest open transaction, or the end."""
-    aborted: AbortedTransactions
-    """What is to be passed over below the stable offset."""
-    active_expiry_ms: int
-    """No record of the active segment expires by its own header before this."""
-
-
-class Tail:
-    """Where the next batch goes: the active segment with its running state."""
-
-    __slots__ = ("builder", "crc", "first_append_ms", "next_offset", "position", "segment")
-
-    def __init__(
-        self,
-        segment: Segment,
-        *,
-        next_offset: int,
-        position: int = 0,
-        crc: int = 0,
-        builder: IndexBuilder | None = None,
-        first_append_ms: int | None = None,
-    ) -> None:
-        self.segment = segment
-        self.next_offset = next_offset
-        self.position = position
-        self.crc = crc
-        self.builder = builder or IndexBuilder()
-        self.first_append_ms = first_append_ms
 
 
 class ShardLog:
@@ -98,6 +60,7 @@ class ShardLog:
         "_watch_lock",
         "_watchers",
         "backend",
+        "cold_end_offset",
         "cut_count",
         "dead_keys",
         "hints",
@@ -149,6 +112,10 @@ class ShardLog:
         self.cut_count = 0
         """Goes up when a cut begins and when it ends: odd while bytes and index are in between;
         and by two when segments were replaced."""
+        self.cold_end_offset = max(
+            (each.meta.end_offset for each in segments if not each.meta.is_local), default=0
+        )
+        """Nothing from here on is only in the object store."""
         self.refusal: FirnError | None = None
         """Why nothing can be appended any more: storage failed or the shard was deleted."""
         self.rows = Rows()
@@ -369,11 +336,20 @@ class ShardLog:
 
     def move_start(self, start_offset: int) -> None:
         """Moves the start and drops sealed segments that end at or below it."""
+        try:
+            self._move_start(start_offset)
+        except StaleEpoch:
+            # Whether a change of a copy was made is known to the catalog alone if it failed.
+            for segment in self.segments[:-1]:
+                self.take_changes(segment.meta.seq)
+            self._move_start(start_offset)
+
+    def _move_start(self, start_offset: int) -> None:
         view = self.view
         gone = [
             segment
             for segment in self.segments
-            if segment.meta.state is SegmentState.SEALED and segment.meta.end_offset <= start_offset
+            if segment.meta.is_sealed and segment.meta.end_offset <= start_offset
         ]
         if start_offset <= view.start_offset and not gone:
             return
@@ -399,7 +375,9 @@ class ShardLog:
         state.forget_dead_keys(uid, dead)
         for segment in gone:
             self.backend.drop_segment(self.spec, segment)
-        state.forget_segments(uid, [segment.meta.seq for segment in gone])
+        # One with a copy in the object store is remembered until that is gone as well.
+        done = [segment.meta.seq for segment in gone if segment.meta.tier is None]
+        state.forget_segments(uid, done)
 
     def _sync_below_start(self) -> None:
         """A power cut must not leave a log that ends before its start."""
@@ -427,6 +405,9 @@ class ShardLog:
             self.dead_keys[key] = below
 
     def _has_key(self, key: bytes) -> bool:
+        """Whether the key may have records. Object stores are not asked: the lock is held."""
+        if self.cold_end_offset > self.view.start_offset:
+            return True
         return any(segment.index.newest_of_key(key) for segment in self.view.segments)
 
     def forget_idle_producers(self, before_ms: int) -> int:
@@ -452,6 +433,44 @@ class ShardLog:
         self.segments = tuple(new if each is old else each for each in self.segments)
         self.view = self.view._replace(segments=self.segments)
         self.hints = {}  # Its epoch may be one that other bytes had.
+
+    def change_copy(self, old: Segment, new: SegmentMeta) -> SegmentMeta:
+        """Gives a sealed segment another copy in the object store, or says that it is only there:
+        in the catalog first, then to readers."""
+        state, uid = self.backend.state, self.spec.uid
+        try:
+            state.change_copy(uid, new)
+        except STORAGE_ERRORS:
+            kept = state.segment(uid, new.seq)
+            if kept is None or _copy_of(kept) != _copy_of(new):
+                raise
+        self._show_copy(old, new)
+        return new
+
+    def take_changes(self, seq: int) -> None:
+        """Takes over what the catalog says of a sealed segment's copy."""
+        for segment in self.segments[:-1]:
+            if segment.meta.seq != seq:
+                continue
+            kept = self.backend.state.segment(self.spec.uid, seq)
+            if kept is not None and kept.is_sealed and _copy_of(kept) != _copy_of(segment.meta):
+                new = dataclasses.replace(
+                    segment.meta,
+                    state=kept.state,
+                    epoch=kept.epoch,
+                    tier=kept.tier,
+                    is_local=kept.is_local,
+                )
+                self._show_copy(segment, new)
+
+    def _show_copy(self, old: Segment, new: SegmentMeta) -> None:
+        if new.is_local:
+            self.replace_segment(old, Segment(new, old.bytes, old.index))
+            return
+        self.cold_end_offset = max(self.cold_end_offset, new.end_offset)
+        self.replace_segment(old, self.open_segment(new))
+        self.cut_count += 2  # Whoever looks at its index here must not take it for empty.
+        self.known.forget(new.seq)
 
     def replace_sealed(self, old: list[Segment], new: Segment) -> None:
         """Puts one segment in the place of some neighbours, whose readers then start over."""
@@ -564,6 +583,11 @@ class ShardLog:
             indexed_upto=tail.next_offset,
             first_expiry_ms=tail.builder.first_expiry_ms,
         )
+
+
+def _copy_of(meta: SegmentMeta) -> tuple[object, ...]:
+    """What changes when a segment's copy does."""
+    return meta.state, meta.epoch, meta.tier, meta.is_local
 
 
 PRODUCER_REFUSALS = (ProducerFenced, OutOfOrderSequence, InvalidTransactionState)

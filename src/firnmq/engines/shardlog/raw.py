@@ -13,16 +13,10 @@ import math
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import RawPage, StoredPage
-from firnmq.engines.segments import Segment, SegmentGone, SegmentState
-from firnmq.engines.shardlog.log import View
-from firnmq.engines.shardlog.read import (
-    LogReader,
-    NotPublished,
-    length_of,
-    may_expire,
-    segment_number,
-)
+from firnmq.engines.segments import Segment, SegmentGone
+from firnmq.engines.shardlog.read import LogReader, NotPublished
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
+from firnmq.engines.shardlog.view import View, length_of, may_expire, segment_number
 from firnmq.errors import Corruption
 from firnmq.index import Point
 from firnmq.record import BatchEntry
@@ -113,7 +107,7 @@ class RawReader(LogReader):
         """Bytes from the batch of the offset on, and the offset after them."""
         view, known = self._view, self._log.known
         seq, epoch = segment.meta.seq, segment.meta.epoch
-        is_sealed = segment.meta.state is SegmentState.SEALED
+        is_sealed = segment.meta.is_sealed
         end = (
             Point(segment.meta.end_offset, segment.meta.length)
             if is_sealed
@@ -161,7 +155,7 @@ class RawReader(LogReader):
         seq = segment.meta.seq
         modified_ns: int | None = None
         is_file = segment.bytes.is_file
-        if is_file and segment.meta.state is SegmentState.SEALED:
+        if is_file and segment.meta.is_sealed:
             modified_ns = segment.bytes.range_at(0, 0).modified_ns()
         scan = SegmentScan(
             segment, self._point(segment, offset), length_of(view, segment), verify=True

@@ -8,31 +8,43 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage
-from firnmq.engines.segments import Segment, SegmentGone, SegmentState
-from firnmq.engines.shardlog.log import ShardLog, View
+from firnmq.engines.segments import Segment, SegmentGone
+from firnmq.engines.shardlog.batches import (
+    check_base,
+    decode_batches,
+    decode_runs,
+    live_part,
+    runs_below,
+    whole_batches,
+)
+from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, CHUNK_BYTES_MIN, Run, SegmentScan
-from firnmq.errors import Corruption, IndexDisabled, InvalidArgument, KeyNotFound, OffsetOutOfRange
+from firnmq.engines.shardlog.view import View, length_of, may_expire, segment_number
+from firnmq.errors import (
+    Corruption,
+    IndexDisabled,
+    InvalidArgument,
+    KeyNotFound,
+    OffsetOutOfRange,
+    TimedOut,
+)
 from firnmq.index import Point
 from firnmq.record import (
-    BatchEntry,
     Columns,
     Selection,
-    decode,
     empty_batch,
-    filtered,
 )
-from firnmq.record.batch import ATTRIBUTE_CONTROL
 from firnmq.record.selection import ColumnName
 
 _HINTS_MAX = 32
 _ATTEMPTS = 8
 """How often a read starts over because what it was reading was removed or cut."""
+_ATTEMPTS_COLD = 64
+"""The same of a log of which a part is only in the object store."""
 _RECORD_BYTES_EXPECTED = 4096
 """A read of few records begins with this much for each, so that one record costs no megabyte."""
 _OFFSETS_PER_BATCH_MAX = 2**31
 """A batch says in 32 bits how far its last offset is from its first."""
-_OFFSET_BYTES = 8
-"""A batch begins with its base offset."""
 _NO_COLUMNS: frozenset[ColumnName] = frozenset()
 T = TypeVar("T")
 
@@ -41,10 +53,15 @@ class NotPublished(Exception):
     """The index is a moment ahead of the view: it will be published at once."""
 
 
+class ColdNeeded(Exception):
+    """The answer may be in a segment that is only in the object store, which was not wanted."""
+
+
 class LogReader:
     """Reads one log as it is now. Cheap to make; not for sharing between threads."""
 
     def __init__(self, log: ShardLog, now_ms: int) -> None:
+        self._has_fetched_again = False
         self._log = log
         self._now_ms = now_ms
         self._look()
@@ -81,7 +98,7 @@ class LogReader:
                 max_records=max_records,
                 max_bytes=max_bytes,
             )
-            columns = _decode(view, segment, runs, wanted)
+            columns = decode_runs(view, segment, runs, wanted)
             if found and columns.encoded_bytes > max_bytes:
                 # Decoding always gives one record, and this one is too much for the page.
                 at = columns.offsets[0]
@@ -112,7 +129,7 @@ class LogReader:
                 if is_filtered:
                     pieces, taken, at = self._live_batches(segment, run, at, max_bytes, batches)
                 else:
-                    pieces, taken, at = _whole_batches(run, at, max_bytes, batches)
+                    pieces, taken, at = whole_batches(run, at, max_bytes, batches)
                 batches += pieces
                 max_bytes -= taken
                 if max_bytes <= 0 or at <= run.entries[-1].last_offset:
@@ -138,7 +155,7 @@ class LogReader:
     def _live_batches(
         self, segment: Segment, run: Run, at: int, max_bytes: int, before: list[memoryview]
     ) -> tuple[list[memoryview], int, int]:
-        """Like `_whole_batches`, each batch without its dead records and left out if none is live.
+        """Like `whole_batches`, each batch without its dead records and left out if none is live.
 
         Only what is given out counts, and nothing below the offset is: a reader that got no
         record of use could not go on from there.
@@ -149,7 +166,7 @@ class LogReader:
         for entry in run.entries:
             if entry.last_offset < at:
                 continue
-            piece = _live_part(segment, run.batch(entry), entry, wanted)
+            piece = live_part(segment, run.batch(entry), entry, wanted)
             if piece is not None:
                 if taken + len(piece) > max_bytes and (before or pieces):
                     break
@@ -162,8 +179,9 @@ class LogReader:
 
     # By key ---------------------------------------------------------------------------------------
 
-    def by_key(self, key: bytes) -> Page:
-        """The key's newest live record."""
+    def by_key(self, key: bytes, *, hot_only: bool = False) -> Page:
+        """The key's newest live record. With `hot_only`, ColdNeeded once the object store would
+        have to be asked."""
         spec = self._log.spec
         if not spec.config.index_key:
             raise IndexDisabled("key", spec.name)
@@ -171,7 +189,7 @@ class LogReader:
 
         def read(view: View) -> Page | None:
             may_scan = next(attempts, None) is None
-            columns = self._by_key(view, key, may_scan=may_scan)
+            columns = self._by_key(view, key, may_scan=may_scan, hot_only=hot_only)
             if columns is None:
                 return None
             return self._page(view, (columns,), columns.offsets[0] + 1)
@@ -181,9 +199,13 @@ class LogReader:
             raise KeyNotFound(key.decode("utf-8", "backslashreplace"), within=spec.name)
         return page
 
-    def _by_key(self, view: View, key: bytes, *, may_scan: bool) -> Columns | None:
+    def _by_key(self, view: View, key: bytes, *, may_scan: bool, hot_only: bool) -> Columns | None:
         dead_below = (self._live.dead_keys or {}).get(key, 0)
         for segment in reversed(view.segments):
+            if segment.meta.is_sealed and segment.meta.end_offset <= dead_below:
+                return None  # And so is everything older.
+            if hot_only and not segment.meta.is_local:
+                raise ColdNeeded
             hit = segment.index.newest_of_key(key)
             if hit is None:
                 continue
@@ -216,14 +238,14 @@ class LogReader:
         scan = SegmentScan(segment, Point(segment.meta.base_offset, 0), length_of(view, segment))
         newest: tuple[int, list[Run]] | None = None
         while runs := scan.read(CHUNK_BYTES):
-            columns = _decode(view, segment, runs, wanted)
+            columns = decode_runs(view, segment, runs, wanted)
             if len(columns):
                 newest = (columns.offsets[-1], runs)
         if newest is None:
             return None
         offset, runs = newest
         exact = dataclasses.replace(self._live, start_offset=offset, end_offset=offset + 1)
-        columns = _decode(view, segment, runs, exact)
+        columns = decode_runs(view, segment, runs, exact)
         return columns if len(columns) else None
 
     # By tag ---------------------------------------------------------------------------------------
@@ -297,7 +319,7 @@ class LogReader:
             columns=_NO_COLUMNS,
         )
         for segment in view.segments:
-            is_sealed = segment.meta.state is SegmentState.SEALED
+            is_sealed = segment.meta.is_sealed
             if is_sealed and segment.meta.max_timestamp < timestamp_ms:
                 continue
             point = segment.index.floor_time(timestamp_ms)
@@ -305,7 +327,7 @@ class LogReader:
                 continue
             scan = SegmentScan(segment, point, length_of(view, segment))
             while runs := scan.read(CHUNK_BYTES):
-                columns = _decode(view, segment, runs, wanted)
+                columns = decode_runs(view, segment, runs, wanted)
                 if len(columns):
                     return int(columns.offsets[0])
         return None
@@ -331,7 +353,7 @@ class LogReader:
             while runs := scan.read(size):
                 useful = [run for run in runs if run.entries[-1].last_offset >= offset]
                 if runs[-1].entries[-1].last_offset >= end:
-                    yield segment, _runs_below(useful, end), 0
+                    yield segment, runs_below(useful, end), 0
                     return
                 if useful:
                     yield segment, useful, scan.next_batch_bytes
@@ -380,11 +402,11 @@ class LogReader:
         if not runs:
             raise SegmentGone(segment.bytes.where, f"has nothing at {position}")
         if offset is None:
-            _check_base(view, segment, runs[0])
+            check_base(view, segment, runs[0])
         entry = runs[0].entries[0]
         hidden = view.aborted.hiding(entry.base_offset, entry.last_offset + 1)
         is_hidden = hidden is not None and entry in hidden
-        return _decode_batches(segment, [] if is_hidden else [runs[0].batch(entry)], wanted)
+        return decode_batches(segment, [] if is_hidden else [runs[0].batch(entry)], wanted)
 
     def _page(self, view: View, columns: tuple[Columns, ...], next_offset: int) -> Page:
         return Page(
@@ -398,20 +420,26 @@ class LogReader:
         """What `read` finds; it starts over when retention, compaction or a cut has removed what
         it read.
 
-        One that comes too late every time reads while nothing may change at last.
+        One that comes too late every time reads while nothing may change at last; but never from
+        an object store, for which appends must not wait.
         """
         log = self._log
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS if self._is_all_local() else _ATTEMPTS_COLD):
             try:
                 found = read(self._view)
                 if log.cut_count == self._cut_count:
                     return found
-            except (SegmentGone, NotPublished):
+            except NotPublished:
                 pass
-            except Corruption:
-                if log.cut_count == self._cut_count:
+            except SegmentGone as gone:
+                if self._is_missing(gone):
+                    raise Corruption("it is not in the object store", where=gone.where) from gone
+            except Corruption as error:
+                if log.cut_count == self._cut_count and not self._fetches_again(error):
                     raise
             self._look()
+        if not self._is_all_local():
+            raise TimedOut(f"{log.spec.name} changes faster than it can be read; try again")
         with log.lock:
             self._look()
             try:
@@ -420,6 +448,25 @@ class LogReader:
                 if log.refusal is not None:
                     raise log.refusal from gone  # The shard was deleted meanwhile.
                 raise Corruption("its bytes are not there", where=gone.where) from gone
+
+    def _is_all_local(self) -> bool:
+        return self._log.cold_end_offset <= self._view.start_offset
+
+    def _is_missing(self, gone: SegmentGone) -> bool:
+        """Whether what is gone should be in the object store: it is still in the log's view."""
+        segment = _cold_at(self._view, gone.where)
+        return segment is not None and segment in self._log.view.segments
+
+    def _fetches_again(self, error: Corruption) -> bool:
+        """Whether bytes from the object store will be fetched once more: the first ones may have
+        been damaged on the way, or in the cache."""
+        segment = _cold_at(self._view, error.where)
+        cold = self._log.backend.cold
+        if segment is None or cold is None or self._has_fetched_again:
+            return False
+        self._has_fetched_again = True
+        cold.forget(segment.meta)
+        return True
 
     def _look(self) -> None:
         """Takes the log as it is now, after a cut that is under way."""
@@ -457,128 +504,13 @@ class LogReader:
             )
 
 
-def segment_number(view: View, offset: int) -> int:
-    segments = view.segments
-    if offset >= segments[-1].meta.base_offset:  # Most readers are near the end.
-        return len(segments) - 1
-    found = bisect_right(segments, offset, key=lambda segment: segment.meta.base_offset)
-    return max(found - 1, 0)
-
-
-def length_of(view: View, segment: Segment) -> int:
-    """Readable bytes of a segment."""
-    if segment.meta.state is SegmentState.SEALED:
-        return segment.meta.length
-    return view.active_length
-
-
-def may_expire(view: View, segment: Segment, now_ms: int) -> bool:
-    """Whether a record of the segment may have expired by its own header."""
-    is_sealed = segment.meta.state is SegmentState.SEALED
-    return (segment.meta.first_expiry_ms if is_sealed else view.active_expiry_ms) <= now_ms
-
-
-def _whole_batches(
-    run: Run, at: int, max_bytes: int, before: list[memoryview]
-) -> tuple[list[memoryview], int, int]:
-    """A run's batches from an offset on, up to the limit but at least one in all.
-
-    Returns them as one piece, its size, and the offset to go on from.
-    """
-    entries = run.entries
-    first = last = bisect_right(entries, at - 1, key=lambda entry: entry.last_offset)
-    size = 0
-    while last < len(entries):
-        if size + entries[last].size > max_bytes and (before or size):
-            break
-        size += entries[last].size
-        last += 1
-    if last == first:
-        return [], 0, at
-    begin = entries[first].position
-    piece = memoryview(run.buffer)[begin : begin + size]
-    return [piece], size, entries[last - 1].last_offset + 1
-
-
-def _check_base(view: View, segment: Segment, run: Run) -> None:
-    """Checks the first batch's base offset, which no CRC covers, by what comes after the batch."""
-    entry = run.entries[0]
-    end = run.position + entry.size
-    if end < length_of(view, segment):
-        following = memoryview(run.buffer)[entry.size : entry.size + _OFFSET_BYTES]
-        if len(following) < _OFFSET_BYTES:
-            buffers = segment.bytes.read(end, _OFFSET_BYTES)
-            if not buffers or len(buffers[0]) < _OFFSET_BYTES:
-                raise Corruption("a batch is missing", where=segment.bytes.where, position=end)
-            following = memoryview(buffers[0])[:_OFFSET_BYTES]
-        expected = int.from_bytes(following, "big")
-    elif segment.meta.state is SegmentState.SEALED:
-        expected = segment.meta.end_offset
-    else:
-        expected = view.end_offset
-    has_gaps = segment.meta.has_gaps
-    if entry.last_offset >= expected or (entry.last_offset + 1 != expected and not has_gaps):
-        raise Corruption("offset gap", where=segment.bytes.where, position=run.position)
-
-
-def _runs_below(runs: list[Run], end: int) -> list[Run]:
-    """The batches below an offset at which one begins."""
-    below = []
-    for run in runs:
-        count = bisect_right(run.entries, end - 1, key=lambda entry: entry.base_offset)
-        if count:
-            below.append(Run(run.buffer, run.entries[:count], run.position))
-    return below
-
-
-def _live_part(
-    segment: Segment, batch: memoryview, entry: BatchEntry, wanted: Selection
-) -> memoryview | None:
-    """A batch without its dead records, None if there is no other.
-
-    A marker stays, since that is how a client knows where a transaction ends.
-    """
-    if entry.attributes & ATTRIBUTE_CONTROL:
-        return batch
-    columns = _decode_batches(segment, [batch], wanted)
-    if not len(columns):
-        return None
-    if len(columns) == entry.record_count:
-        return batch
-    return memoryview(filtered(batch, frozenset(columns.offsets)))
-
-
-def _decode(view: View, segment: Segment, runs: list[Run], wanted: Selection) -> Columns:
-    """The wanted records, but for those of aborted transactions."""
-    if not len(view.aborted) or not runs:
-        batches = [
-            run.batch(entry)
-            for run in runs
-            for entry in run.entries
-            if entry.last_offset >= wanted.start_offset
-        ]
-        return _decode_batches(segment, batches, wanted)
-    end = runs[-1].entries[-1].last_offset + 1
-    hidden = view.aborted.hiding(runs[0].entries[0].base_offset, end)
-    batches = [
-        run.batch(entry)
-        for run in runs
-        for entry in run.entries
-        if entry.last_offset >= wanted.start_offset and (hidden is None or entry not in hidden)
-    ]
-    columns = _decode_batches(segment, batches, wanted)
-    if columns.is_limited:
-        return columns
-    # What was passed over at the end has been looked at as well.
-    reached = max(columns.next_offset, min(end, wanted.end_offset))
-    return dataclasses.replace(columns, next_offset=reached)
-
-
-def _decode_batches(segment: Segment, batches: list[memoryview], wanted: Selection) -> Columns:
-    try:
-        return decode(batches, wanted)
-    except Corruption as error:
-        raise Corruption(error.reason, where=segment.bytes.where) from error
+def _cold_at(view: View, where: str) -> Segment | None:
+    """The segment that is only in the object store, under a name that `where` is about."""
+    for segment in view.segments:
+        copy = segment.meta.tier
+        if not segment.meta.is_local and copy is not None and copy.key in where:
+            return segment
+    return None
 
 
 def _check_limits(max_records: int, max_bytes: int) -> None:

@@ -13,9 +13,10 @@ from typing import NamedTuple, Protocol
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.backend import Backend
-from firnmq.engines.shardlog.log import ShardLog, Tail
+from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
+from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
@@ -31,7 +32,8 @@ class DurableStorage(Backend, Protocol):
     """A Backend whose segments are there after a restart."""
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
-        """Removes bytes and index entries that belong to none of these segments, which are all."""
+        """Removes bytes and index entries that belong to none of these segments, which are all that
+        are here."""
 
 
 class Recovered(NamedTuple):
@@ -66,8 +68,9 @@ def open_log(
         for meta in deleted:
             gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
             backend.drop_segment(spec, gone)
-        state.forget_segments(spec.uid, [meta.seq for meta in deleted])
-    backend.drop_strays(spec, [segment.meta for segment in segments])
+        state.forget_segments(spec.uid, [meta.seq for meta in deleted if meta.tier is None])
+    local = [segment.meta for segment in segments if segment.meta.is_local]
+    backend.drop_strays(spec, local)
     producers = backend.load_producers(spec)
     tail, scanned, cut = _recover_tail(spec, backend, segments, failed, producers)
     log = ShardLog(

@@ -22,6 +22,7 @@ from firnmq.server.admin.metrics import CONTENT_TYPE, Metrics
 from firnmq.server.admin.openapi import openapi
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.admin.routes import Call, Endpoint, endpoints, node_status
+from firnmq.server.admin.tier import TierAdmin
 from firnmq.server.admin.topics import TopicAdmin
 from firnmq.server.admin.users import UserAdmin
 from firnmq.server.documents import Failure, Health
@@ -35,7 +36,13 @@ _log = EventLogger("admin")
 
 def admin_app(parts: NodeParts, token: bytes | None) -> Starlette:
     groups = GroupAdmin(parts)
-    table = endpoints(TopicAdmin(parts), groups, UserAdmin(parts.users), lambda: node_status(parts))
+    table = endpoints(
+        TopicAdmin(parts),
+        groups,
+        UserAdmin(parts.users),
+        TierAdmin(parts),
+        lambda: node_status(parts),
+    )
     metrics = Metrics(parts, groups)
     guard = _Guard(parts.config.admin, token)
     document = msgspec.json.encode(openapi(table, version("firnmq")))

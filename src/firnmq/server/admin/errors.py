@@ -12,8 +12,11 @@ from firnmq.errors import (
     InvalidRecord,
     LimitExceeded,
     NotFound,
+    NoTiering,
     OffsetOutOfRange,
     StorageFailed,
+    StoreError,
+    TierBacklogFull,
     TimedOut,
 )
 
@@ -57,6 +60,9 @@ _STATUSES: tuple[tuple[type[FirnError], int], ...] = (
     (InvalidArgument, 400),
     (IndexDisabled, 400),
     (OffsetOutOfRange, 416),
+    (NoTiering, 409),
+    (TierBacklogFull, 503),
+    (StoreError, 502),
     (StorageFailed, 503),
     (Closed, 503),
     (TimedOut, 504),

@@ -22,6 +22,7 @@ from firnmq.brokers.kafka.statistics import LATENCY_BUCKETS_S
 from firnmq.errors import FirnError
 from firnmq.server.admin.groups import GroupAdmin
 from firnmq.server.admin.parts import NodeParts
+from firnmq.tiering.status import TierStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -94,6 +95,9 @@ class Metrics:
         yield _gauge("firn_queued_requests", "Appends that wait.", pool.queued_requests)
         yield _gauge("firn_queued_bytes", "Bytes of appends that wait.", pool.queued_bytes)
         yield from self._compaction()
+        tier = self._parts.local.tier
+        if tier is not None:
+            yield from _tiering(tier.mover.status())
         groups = self._parts.coordinator.statistics()
         yield _gauge("firn_groups", "Groups in memory.", groups.group_count)
         yield _gauge("firn_group_members", "Members of all groups.", groups.member_count)
@@ -173,6 +177,34 @@ class _Families(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._families
+
+
+def _tiering(status: TierStatus) -> Iterator[Metric]:
+    yield _gauge("firn_tier_up", "Whether the object store can be used.", status.state == "ok")
+    yield _gauge("firn_tier_waiting_segments", "Sealed, not uploaded.", status.waiting_segments)
+    yield _gauge("firn_tier_waiting_bytes", "Sealed, not uploaded.", status.waiting_bytes)
+    yield _gauge(
+        "firn_tier_lag_seconds", "How long the oldest upload is overdue.", status.lag_ms / 1000
+    )
+    yield _gauge("firn_tier_segments", "In the object store.", status.tiered_segments)
+    yield _gauge("firn_tier_bytes", "In the object store.", status.tiered_bytes)
+    yield _gauge("firn_tier_local_bytes", "In the store and here.", status.local_bytes)
+    yield _gauge("firn_tier_dead_segments", "To be removed there.", status.dead_segments)
+    yield _gauge("firn_tier_appends_held", "Whether too much waits.", status.is_holding_appends)
+    yield _counter("firn_tier_uploads", "Segments uploaded.", status.upload_count)
+    yield _counter("firn_tier_uploaded_bytes", "Bytes uploaded.", status.uploaded_bytes)
+    yield _counter("firn_tier_dropped_segments", "Dropped here.", status.dropped_count)
+    yield _counter("firn_tier_removed_segments", "Removed there.", status.removed_count)
+    failures = CounterMetricFamily("firn_tier_failures", "Attempts that failed.", labels=["kind"])
+    for kind, count in status.failure_counts.items():
+        failures.add_metric([kind], count)
+    yield failures
+    cache = status.cache
+    yield _counter("firn_cold_read_bytes", "Bytes fetched from the store.", cache.fetched_bytes)
+    yield _counter("firn_cold_fetches", "Fetches from the store.", cache.fetch_count)
+    yield _counter("firn_cold_failed_fetches", "Fetches that failed.", cache.failed_fetch_count)
+    yield _counter("firn_cold_cache_hits", "Reads that needed no fetch.", cache.hit_count)
+    yield _gauge("firn_cold_cache_bytes", "Held on disk.", cache.disk_bytes)
 
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:

@@ -11,6 +11,7 @@ import msgspec
 from firnmq.errors import InvalidArgument
 from firnmq.server.admin.groups import GroupAdmin
 from firnmq.server.admin.parts import NodeParts
+from firnmq.server.admin.tier import TierAdmin
 from firnmq.server.admin.topics import TopicAdmin
 from firnmq.server.admin.users import UserAdmin
 from firnmq.server.documents import (
@@ -26,14 +27,19 @@ from firnmq.server.documents import (
     OptionChanges,
     Placement,
     RecordPage,
+    ScrubRequest,
     Segment,
     TopicDeleted,
     TopicDescription,
     TopicOptions,
     TopicSummary,
+    UploadRequest,
+    UploadsRequested,
     User,
     UserChanged,
 )
+from firnmq.tiering.scrubber import ScrubReport
+from firnmq.tiering.status import TierStatus
 
 _TAIL_RECORDS = 100
 
@@ -71,7 +77,11 @@ class Endpoint:
 
 
 def endpoints(
-    topics: TopicAdmin, groups: GroupAdmin, users: UserAdmin, status: Callable[[], NodeStatus]
+    topics: TopicAdmin,
+    groups: GroupAdmin,
+    users: UserAdmin,
+    tier: TierAdmin,
+    status: Callable[[], NodeStatus],
 ) -> list[Endpoint]:
     return [
         Endpoint(
@@ -85,6 +95,7 @@ def endpoints(
         *_record_endpoints(topics),
         *_group_endpoints(groups),
         *_user_endpoints(users),
+        *_tier_endpoints(tier),
     ]
 
 
@@ -239,6 +250,34 @@ def _user_endpoints(users: UserAdmin) -> list[Endpoint]:
     ]
 
 
+def _tier_endpoints(tier: TierAdmin) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            path="/v1/tier",
+            summary="The object store: what is there, what waits and why.",
+            gives=TierStatus,
+            answer=lambda _: tier.status(),
+        ),
+        Endpoint(
+            method="POST",
+            path="/v1/tier/upload",
+            summary="Upload what waits now, without delay.",
+            takes=UploadRequest,
+            gives=UploadsRequested,
+            answer=lambda call: tier.upload(call.body),
+        ),
+        Endpoint(
+            method="POST",
+            path="/v1/tier/scrub",
+            summary="Compare the objects with the metadata; remove orphans unless only looking.",
+            takes=ScrubRequest,
+            gives=ScrubReport,
+            answer=lambda call: tier.scrub(call.body),
+        ),
+    ]
+
+
 def _async(
     answer: Callable[[Call], msgspec.Struct | list[Any]],
 ) -> Callable[[Call], Awaitable[msgspec.Struct | list[Any]]]:
@@ -271,4 +310,5 @@ def node_status(parts: NodeParts) -> NodeStatus:
         bytes_in_flight=broker.budget.used_bytes,
         queued_requests=pool.queued_requests,
         queued_bytes=pool.queued_bytes,
+        tiering=None if parts.local.tier is None else parts.local.tier.mover.store_state,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple, TypeAlias
 
 from firnmq.adapter import EngineStorageAdapter
 from firnmq.brokers.kafka.failures import code_of
@@ -22,11 +23,19 @@ from firnmq.disk.ranges import mappings_left
 from firnmq.engines import StoredPage
 from firnmq.errors import FirnError, OffsetOutOfRange
 
+_ColdKey: TypeAlias = tuple[str, int, bool]
+"""Shard, offset, and whether only what is committed is wanted."""
+
 _WAIT_MS_MAX = 30_000
 _RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 """However much a client asks for, one response is no larger, but for one whole batch."""
 _COPIED_BYTES_MAX = 8 * 1024 * 1024
 """What is not sent from the file is in memory until a slow client has taken it."""
+_COLD_BYTES_MAX = 4 * 1024 * 1024
+"""What is read of a partition from the object store for one response."""
+_COLD_WAIT_S_MIN = 0.2
+"""How long a client waits for the object store even if it wants to wait less, or has something
+already: else it would never get anything from there."""
 _RANGES_MAX = 64
 """File ranges in one response, each of which keeps a descriptor until it is sent."""
 
@@ -34,6 +43,9 @@ _RANGES_MAX = 64
 class FetchHandler:
     def __init__(self, storage: KafkaStorage) -> None:
         self._storage = storage
+        self._cold_pages: dict[_ColdKey, asyncio.Future[StoredPage]] = {}
+        """Reads from the object store that are under way. A client that did not wait for the end
+        of one asks again, and then waits for the same one."""
 
     async def handle(self, request: FetchRequest, *, takes_ranges: bool = False) -> FetchResponse:
         """Answers at once where there is enough, else when there is, or when the client's time is
@@ -45,10 +57,66 @@ class FetchHandler:
             waits_on = look.read_nowait()
             if waits_on is not None:
                 await waits_on.in_reader(look.read)
+            if look.cold:
+                has_enough = 0 < request.min_bytes <= look.total_bytes
+                wait_s = max(0 if has_enough else deadline - loop.time(), _COLD_WAIT_S_MIN)
+                if await self._read_cold(look, wait_s):
+                    return look.response()
             remaining = deadline - loop.time()
             if look.total_bytes >= request.min_bytes or look.has_error or remaining <= 0:
                 return look.response()
             await self._storage.wait_for_append(look.ends(), remaining)
+
+    async def _read_cold(self, look: _Look, wait_s: float) -> bool:
+        """Reads what is only in the object store, all of it at once; returns whether some was
+        read in time. What was not is left out: other partitions do not wait for it."""
+        begun = [(part, self._begin_cold(part, look.is_committed)) for part in look.cold]
+        await asyncio.wait([page for _, page in begun], timeout=wait_s)
+        has_data = False
+        for part, page in begun:
+            if not page.done():
+                look.put_bounds(part)
+                continue
+            try:
+                look.put(part, page.result())
+                has_data = True
+            except FirnError as error:
+                look.put_error(part, error)
+        return has_data
+
+    def _begin_cold(self, part: _ColdPart, is_committed: bool) -> asyncio.Future[StoredPage]:
+        key = (part.shard, part.wanted.fetch_offset, is_committed)
+        page = self._cold_pages.get(key)
+        if page is None:
+
+            def read() -> StoredPage:
+                return part.driver.read_stored(
+                    part.shard,
+                    part.wanted.fetch_offset,
+                    max_bytes=part.max_bytes,
+                    committed=is_committed,
+                    ranges=False,
+                )
+
+            page = self._cold_pages[key] = part.driver.begin_cold(read)
+            page.add_done_callback(lambda done: self._end_cold(key, done))
+        return page
+
+    def _end_cold(self, key: _ColdKey, page: asyncio.Future[StoredPage]) -> None:
+        del self._cold_pages[key]
+        if not page.cancelled():
+            page.exception()  # Perhaps nobody waits for it any more.
+
+
+class _ColdPart(NamedTuple):
+    """A partition whose records are to be read from the object store."""
+
+    number: int
+    """Its place in the request."""
+    wanted: FetchPartition
+    driver: EngineStorageAdapter
+    shard: str
+    max_bytes: int
 
 
 class _Look:
@@ -66,9 +134,13 @@ class _Look:
         self._request = request
         self._ranges_left = min(_RANGES_MAX, mappings_left()) if takes_ranges else 0
         self._copied_bytes = 0
-        self._is_committed = request.isolation_level == READ_COMMITTED
+        self.is_committed = request.isolation_level == READ_COMMITTED
         self._room = min(request.max_bytes, _RESPONSE_BYTES_MAX)
         self._found: list[PartitionData] = []
+        self.cold: list[_ColdPart] = []
+        """What is left to be read from the object store; its places have no records yet."""
+        self._cold_bytes = 0
+        """Room in the response that is kept for that."""
         self.total_bytes = 0
         self.has_error = False
 
@@ -85,6 +157,30 @@ class _Look:
         """Reads what is left. Called in a thread that may wait."""
         for name, wanted in self._wanted[len(self._found) :]:
             self._next(name, wanted, may_wait=True)
+
+    def put(self, part: _ColdPart, page: StoredPage) -> None:
+        self._count(page)
+        self._found[part.number] = _found(part.wanted, page, is_committed=self.is_committed)
+
+    def put_bounds(self, part: _ColdPart) -> None:
+        """Leaves a partition without records; the client will ask again."""
+        try:
+            page = part.driver.read_stored_nowait(
+                part.shard,
+                part.wanted.fetch_offset,
+                max_bytes=0,
+                committed=self.is_committed,
+                ranges=False,
+            )
+        except FirnError as error:
+            self.put_error(part, error)
+            return
+        if page is not None:
+            self.put(part, page)
+
+    def put_error(self, part: _ColdPart, error: FirnError) -> None:
+        self.has_error = True
+        self._found[part.number] = _failed(part.wanted, error)
 
     def response(self) -> FetchResponse:
         found = iter(self._found)
@@ -109,29 +205,50 @@ class _Look:
     ) -> EngineStorageAdapter | None:
         """Reads the next partition; returns its driver if that means waiting and it may not."""
         offset = wanted.fetch_offset
-        room = self._room - self.total_bytes
+        room = self._room - self.total_bytes - self._cold_bytes
         # The first batch goes out whatever its size: the client could not go on without it.
         ranges = self._ranges_left > 0
         if not ranges:
             room = min(room, _COPIED_BYTES_MAX - self._copied_bytes)
         limit = min(wanted.partition_max_bytes, room)
-        if limit <= 0 and self.total_bytes == 0:
+        if limit <= 0 and self.total_bytes == 0 and not self.cold:
             limit = 1
         try:
             _, driver, shard = self._storage.partition(name, wanted.partition)
             page = driver.read_stored_nowait(
-                shard, offset, max_bytes=limit, committed=self._is_committed, ranges=ranges
+                shard, offset, max_bytes=limit, committed=self.is_committed, ranges=ranges
             )
             if page is None:
+                if not may_wait and not driver.is_open(shard):
+                    return driver
+                if driver.reads_cold(shard, offset):
+                    self._leave_cold(_ColdPart(len(self._found), wanted, driver, shard, limit))
+                    return None
                 if not may_wait:
                     return driver
                 page = driver.read_stored(
-                    shard, offset, max_bytes=limit, committed=self._is_committed, ranges=ranges
+                    shard, offset, max_bytes=limit, committed=self.is_committed, ranges=ranges
                 )
         except FirnError as error:
             self.has_error = True
             self._found.append(_failed(wanted, error))
             return None
+        self._count(page)
+        self._found.append(_found(wanted, page, is_committed=self.is_committed))
+        return None
+
+    def _leave_cold(self, part: _ColdPart) -> None:
+        """Leaves a partition for later; its room in the response is taken now."""
+        room = min(part.max_bytes, _COLD_BYTES_MAX)
+        self.cold.append(part._replace(max_bytes=room))
+        self._cold_bytes += room
+        self._found.append(
+            PartitionData(
+                partition_index=part.wanted.partition, error_code=ErrorCode.NONE, high_watermark=-1
+            )
+        )
+
+    def _count(self, page: StoredPage) -> None:
         for content in page.contents:
             size = len(content)
             self.total_bytes += size
@@ -139,8 +256,6 @@ class _Look:
                 self._ranges_left -= 1
             else:
                 self._copied_bytes += size
-        self._found.append(_found(wanted, page, is_committed=self._is_committed))
-        return None
 
 
 def _found(wanted: FetchPartition, page: StoredPage, *, is_committed: bool) -> PartitionData:

@@ -1,0 +1,104 @@
+"""`firn recover`: a data directory out of an object store."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from firnmq.cli.console import count, data_option, json_option, print_json, print_table, time_text
+from firnmq.cli.tier import config_option
+
+if TYPE_CHECKING:
+    from firnmq.server.recovery import Recovery
+
+
+@click.command()
+@click.option("--from", "url", metavar="URL", default=None, help="Where the objects are.")
+@click.option("--cluster", default=None, help="Whose, if the store has those of several.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be recovered.")
+@click.option(
+    "--skip-gaps",
+    is_flag=True,
+    help="Where a shard's history has gaps, recover what comes after the last one.",
+)
+@data_option
+@config_option
+@json_option
+def recover(
+    url: str | None,
+    cluster: str | None,
+    dry_run: bool,
+    skip_gaps: bool,
+    data: Path,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Make a data directory from what an object store has of a cluster whose nodes are lost.
+
+    Topics with tiering come back with their options, and their shards with everything that was
+    uploaded: records, deletions, producers and transactions. The directory must be empty or absent.
+    From then on the objects are this directory's: a node that used them before stops moving any.
+    """
+    from firnmq.errors import NoTiering
+    from firnmq.server.recovery import recover_directory
+    from firnmq.server.settings import load_node_config
+
+    tiering = load_node_config(config_path).tiering
+    tiering = dataclasses.replace(
+        tiering, url=url or tiering.url, cluster=cluster or tiering.cluster
+    )
+    if not tiering.is_on:
+        raise NoTiering
+    found = recover_directory(data, tiering, dry_run=dry_run, skip_gaps=skip_gaps)
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+
+
+def _show(found: Recovery) -> None:
+    shards = [(topic, shard) for topic in found.topics for shard in topic.shards]
+    records = sum(shard.end_offset - shard.start_offset for _, shard in shards)
+    verb = "would be recovered" if found.is_dry_run else "recovered"
+    click.echo(
+        f"{verb}: cluster {found.cluster} from {found.url}: {count(len(found.topics), 'topic')}, "
+        f"{count(len(shards), 'shard')}, offsets of {count(records, 'record')}"
+    )
+    if shards:
+        print_table(
+            ("TOPIC", "SHARD", "START", "END", "SEGMENTS", "BYTES", "LAST UPLOAD"),
+            [
+                (
+                    topic.topic,
+                    shard.shard.rpartition("_")[2],
+                    shard.start_offset,
+                    shard.end_offset,
+                    shard.segment_count,
+                    shard.length_bytes,
+                    "-" if shard.last_upload_ms is None else time_text(shard.last_upload_ms),
+                )
+                for topic, shard in shards
+            ],
+        )
+    for gap in found.gaps:
+        click.echo(
+            f"GAP       offsets {gap.start_offset:,} to {gap.end_offset - 1:,} of {gap.topic} "
+            f"({gap.shard}) are lost, and what came before",
+            err=True,
+        )
+    for topic, shard in shards:
+        if shard.aborted_transactions:
+            producers = ", ".join(map(str, shard.aborted_transactions))
+            click.echo(
+                f"aborted   transactions in {topic.topic} ({shard.shard}) of producers {producers}"
+            )
+    for reason in found.passed_over:
+        click.echo(f"passed over {reason}", err=True)
+    click.echo("not in the store, and therefore gone:")
+    for each in found.not_in_the_store:
+        click.echo(f"  {each}")
+    if not found.is_dry_run:
+        click.echo(f"serve it  firn serve --data {found.data}, with the same [tiering] url")

@@ -1,0 +1,289 @@
+"""`firn tier`: what is in the object store, what waits and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firnmq.cli.console import (
+    count,
+    data_option,
+    json_option,
+    print_json,
+    print_table,
+    time_text,
+)
+from firnmq.cli.errors import NoDataDirectory
+from firnmq.cli.node import chosen_node
+from firnmq.errors import NoTiering
+
+if TYPE_CHECKING:
+    from firnmq.cli.node import NodeClient
+    from firnmq.server import LocalStore
+    from firnmq.tiering.mover import TierMover
+
+_SCRUB_TIMEOUT_S = 24 * 3600.0
+_POLL_S = 0.2
+_ROWS_SHOWN_MAX = 20
+_STATES_WELL = ("ok", "unknown")
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="FIRN_CONFIG",
+    show_envvar=True,
+    help="TOML file with the section tiering, for work on a data directory.",
+)
+
+
+@click.group()
+def tier() -> None:
+    """Sealed segments in the object store: of a running node, or of a data directory."""
+
+
+@tier.command()
+@data_option
+@config_option
+@json_option
+def status(data: Path, config_path: Path | None, as_json: bool) -> None:
+    """Show what is in the store, what waits and why."""
+    node = chosen_node()
+    if node is not None:
+        found = node.get("tier")
+    else:
+        with _mover(data, config_path) as (_, mover):
+            found = _document(mover.status())
+    if as_json:
+        print_json(found)
+    else:
+        _show_status(found)
+
+
+@tier.command()
+@click.argument("topic", required=False)
+@click.option("--roll", is_flag=True, help="Seal active segments first: everything is uploaded.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=600.0, show_default=True, help="Seconds to wait."
+)
+@data_option
+@config_option
+@json_option
+@click.pass_context
+def upload(
+    ctx: click.Context,
+    topic: str | None,
+    roll: bool,
+    timeout_s: float,
+    data: Path,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Upload what waits now, without tiering.upload.delay.ms; all topics, or one.
+
+    Exit code 1 if something still waits in the end.
+    """
+    node = chosen_node()
+    if node is not None:
+        node.call("POST", ("tier", "upload"), {"topic": topic, "roll": roll})
+        found = _awaited(node, topic, timeout_s)
+    else:
+        with _mover(data, config_path) as (local, mover):
+            found = _uploaded(local, mover, topic, roll, timeout_s)
+    left = _waiting(found, topic)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(
+            f"in the store: {count(found['tiered_segments'], 'segment')}, "
+            f"{found['tiered_bytes']:,} bytes; still waiting: {count(left, 'segment')}"
+        )
+        if _is_failing(found):
+            click.echo(f"because: {found['last_error']}", err=True)
+    if left or _is_failing(found):
+        ctx.exit(1)
+
+
+@tier.command()
+@click.option("--dry-run", is_flag=True, help="Only look.")
+@click.option(
+    "--grace-ms", type=int, default=None, help="Orphans younger than this stay.  [default: a day]"
+)
+@data_option
+@config_option
+@json_option
+@click.pass_context
+def scrub(
+    ctx: click.Context,
+    dry_run: bool,
+    grace_ms: int | None,
+    data: Path,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare the objects with the metadata, and remove those that nothing refers to.
+
+    Exit code 1 if the metadata refers to an object that is missing or has the wrong size.
+    """
+    node = chosen_node()
+    if node is not None:
+        node.be_patient(_SCRUB_TIMEOUT_S)
+        found = node.call("POST", ("tier", "scrub"), {"dry_run": dry_run, "grace_ms": grace_ms})
+    else:
+        with _mover(data, config_path) as (_, mover):
+            found = _document(mover.scrub(dry_run=dry_run, grace_ms=grace_ms))
+    if as_json:
+        print_json(found)
+    else:
+        _show_scrub(found)
+    if found["missing"]:
+        ctx.exit(1)
+
+
+# A data directory ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _mover(data: Path, config_path: Path | None) -> Iterator[tuple[LocalStore, TierMover]]:
+    """The mover of a data directory, at rest."""
+    if not (data / "db").is_dir():
+        raise NoDataDirectory(str(data))
+    from firnmq.server import LocalStore
+    from firnmq.server.settings import load_node_config
+
+    config = load_node_config(config_path)
+    if not config.tiering.is_on:
+        raise NoTiering
+    local = LocalStore(data, config=config.store, background=False, tiering=config.tiering)
+    try:
+        assert local.tier is not None
+        yield local, local.tier.mover
+    finally:
+        local.close()
+
+
+def _uploaded(
+    local: LocalStore, mover: TierMover, topic: str | None, roll: bool, timeout_s: float
+) -> dict[str, Any]:
+    if topic is not None:
+        local.catalog.get(topic)
+    if roll:
+        local.roll_tiered(topic)
+    deadline = monotonic() + timeout_s
+    while True:
+        mover.request_upload(topic)
+        mover.work()
+        found = _document(mover.status())
+        if not _waiting(found, topic) or _is_failing(found) or monotonic() >= deadline:
+            return found
+
+
+def _document(status: object) -> dict[str, Any]:
+    """The same as a node's answer."""
+    import msgspec
+
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
+    return document
+
+
+def _awaited(node: NodeClient, topic: str | None, timeout_s: float) -> dict[str, Any]:
+    deadline = monotonic() + timeout_s
+    while True:
+        found: dict[str, Any] = node.get("tier")
+        if not _waiting(found, topic) or _is_failing(found) or monotonic() >= deadline:
+            return found
+        sleep(_POLL_S)
+
+
+def _is_failing(found: dict[str, Any]) -> bool:
+    return found["state"] not in _STATES_WELL or any(
+        row["attempt_count"] for row in found["waiting"]
+    )
+
+
+def _waiting(found: dict[str, Any], topic: str | None) -> int:
+    return sum(row["waiting_segments"] for row in found["topics"] if topic in (None, row["topic"]))
+
+
+# Showing ------------------------------------------------------------------------------------------
+
+
+def _show_status(found: dict[str, Any]) -> None:
+    click.echo(f"store     {found['url']} (cluster {found['cluster']}): {found['state']}")
+    if found["state"] not in _STATES_WELL:
+        click.echo(f"error     {found['last_error']}")
+        click.echo(
+            f"since     {time_text(found['last_error_ms'])}, failed "
+            f"{found['failures_in_a_row']:,} times in a row, again in "
+            f"{found['retry_in_ms']:,} ms"
+        )
+    click.echo(
+        f"waiting   {count(found['waiting_segments'], 'segment')}, {found['waiting_bytes']:,} bytes"
+        f", oldest for {found['lag_ms'] / 1000:,.1f} s; {found['uploading_segments']} under way"
+    )
+    if found["is_holding_appends"]:
+        click.echo(
+            f"held      appends to tiered topics are refused: more than "
+            f"{found['backlog_bytes_max']:,} bytes wait"
+        )
+    click.echo(
+        f"stored    {count(found['tiered_segments'], 'segment')}, {found['tiered_bytes']:,} bytes, "
+        f"{found['local_bytes']:,} of them here as well"
+    )
+    if found["dead_segments"]:
+        click.echo(f"dead      {count(found['dead_segments'], 'segment')} to be removed there")
+    if found["topics"]:
+        click.echo()
+        names = ("waiting_segments", "waiting_bytes", "tiered_segments", "tiered_bytes")
+        print_table(
+            ("TOPIC", "WAITING", "BYTES", "STORED", "BYTES", "HERE TOO"),
+            [
+                (row["topic"], *(row[name] for name in names), row["local_bytes"])
+                for row in found["topics"]
+            ],
+        )
+    if found["waiting"]:
+        click.echo()
+        print_table(
+            ("SHARD", "SEGMENT", "OFFSETS", "BYTES", "SEALED", "WHY IT WAITS"),
+            [
+                (
+                    row["shard"],
+                    row["segment_seq"],
+                    f"{row['base_offset']:,}–{row['end_offset'] - 1:,}",
+                    row["length_bytes"],
+                    time_text(row["sealed_ms"]),
+                    row["why"],
+                )
+                for row in found["waiting"][:_ROWS_SHOWN_MAX]
+            ],
+        )
+
+
+def _show_scrub(found: dict[str, Any]) -> None:
+    click.echo(
+        f"looked at {count(found['object_count'], 'object')} of this cluster, "
+        f"{found['object_bytes']:,} bytes, and {count(found['segment_count'], 'segment')}"
+    )
+    click.echo(
+        f"orphans   {found['orphan_count']:,}, {found['orphan_bytes']:,} bytes; "
+        f"{found['young_count']:,} too young to go"
+    )
+    if found["is_dry_run"]:
+        click.echo("removed   nothing, this was only a look")
+    else:
+        click.echo(f"removed   {found['removed_count']:,}, {found['removed_bytes']:,} bytes")
+    for row in found["orphans"][:_ROWS_SHOWN_MAX]:
+        click.echo(f"  {row['key']} ({row['size']:,} bytes)")
+    for row in found["missing"]:
+        here = "it is here as well" if row["is_local"] else "it is NOT here"
+        click.echo(
+            f"MISSING   {row['key']} {row['reason']}; segment {row['segment_seq']} of "
+            f"{row['shard']}, {here}",
+            err=True,
+        )

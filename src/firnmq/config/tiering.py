@@ -1,0 +1,95 @@
+"""What a node can be told about its object store."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from firnmq.errors import InvalidArgument
+
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DAY_MS = 24 * 3600 * 1000
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringConfig:
+    """Where sealed segments of topics with `tiering=on` are copied to, and how fast."""
+
+    url: str | None = None
+    """`file:///path`, `s3://bucket/prefix`, `gs://`, `az://` or `hdfs://`. None: no tiering."""
+    cluster: str | None = None
+    """Name under which objects are kept, for stores that several clusters share. None: the one the
+    data directory had before, else a random one. A directory keeps the first it was given."""
+    endpoint: str | None = None
+    """Address of an S3 server that is not AWS, such as http://127.0.0.1:8333."""
+    region: str | None = None
+    access_key: str | None = None
+    """None: from the environment, as the store's own tools find it (AWS_ACCESS_KEY_ID, …)."""
+    secret_key: str | None = field(default=None, repr=False)
+    """Better given as FIRN_TIERING_SECRET_KEY or AWS_SECRET_ACCESS_KEY than in a file."""
+    session_token: str | None = field(default=None, repr=False)
+    credentials_file: str | None = None
+    """Google: a service account's key file."""
+    allow_http: bool = False
+    """Talk to an endpoint without TLS."""
+    timeout_ms: int = 20_000
+    """A request that has not ended by then has failed. A stopped server never answers."""
+    connect_timeout_ms: int = 5_000
+    retries: int = 3
+    """How often a request that may be repeated is repeated at once, before its failure counts."""
+    retry_timeout_ms: int = 30_000
+    """No such repetition begins later than this after the first try."""
+    cache_directory: Path | None = None
+    """Chunks that were read from the store. None: `tier-cache` in the data directory."""
+    cache_bytes: int = 1024 * _MIB
+    """Bytes the cache may hold; the least recently read go first."""
+    read_bytes_per_s: int | None = None
+    """Bytes a second that cold reads may fetch. None: no limit."""
+    upload_bytes_per_s: int | None = None
+    """Bytes a second that uploads may send. None: no limit."""
+    parallel_uploads: int = 2
+    """Segments uploaded at the same time."""
+    backlog_bytes: int | None = None
+    """Sealed bytes that may wait for their upload, over all topics. Above it, appends to tiered
+    topics are refused, and clients try again, until uploads have caught up. None: the disk is the
+    limit."""
+    interval_ms: int = 1_000
+    """Time between looks for something to upload, drop or remove."""
+    retry_ms: int = 500
+    """Wait after a first failure; doubles with each further one."""
+    retry_ms_max: int = 60_000
+    read_back: bool = False
+    """Read every uploaded segment again and compare its CRC before it counts as copied. Costs as
+    many bytes of reading as were written; else sizes and the store's own checksums are compared."""
+    scrub_ms: int | None = _DAY_MS
+    """Time between searches for objects that nothing refers to. None: only when asked."""
+    scrub_grace_ms: int = _DAY_MS
+    """Objects younger than this, by the store's own clock, are never removed by a scrub."""
+
+    def __post_init__(self) -> None:
+        if self.cluster is not None and not _CLUSTER_NAME.fullmatch(self.cluster):
+            raise InvalidArgument(
+                "tiering.cluster",
+                f"{self.cluster!r} is not 1 to 64 letters, digits, dots, dashes, underscores",
+            )
+        if self.url is not None and "://" not in self.url:
+            raise InvalidArgument("tiering.url", f"{self.url!r} is not like s3://bucket/prefix")
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidArgument(f"tiering.{name}", f"must be above 0, not {value}")
+        if self.retry_ms_max < self.retry_ms:
+            raise InvalidArgument("tiering.retry_ms_max", "must not be below retry_ms")
+
+    @property
+    def is_on(self) -> bool:
+        return self.url is not None
+
+
+_POSITIVE = (
+    *("timeout_ms", "connect_timeout_ms", "retry_timeout_ms", "cache_bytes", "read_bytes_per_s"),
+    *("upload_bytes_per_s", "parallel_uploads", "backlog_bytes", "interval_ms"),
+    *("retry_ms", "retry_ms_max", "scrub_ms"),
+)

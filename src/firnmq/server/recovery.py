@@ -1,0 +1,333 @@
+"""A new data directory out of an object store: `firn recover`.
+
+It is made beside its place and moved there when it is whole, so that an interrupted recovery leaves
+nothing that could be taken for one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from firnmq.brokers.kafka.producer_ids import ProducerIds
+from firnmq.clock import Clock, SystemClock
+from firnmq.config import StorageType, TieringConfig
+from firnmq.disk import Family, run_blocking, sync_directory
+from firnmq.engines.segments import Medium, SegmentState
+from firnmq.engines.shardlog.producers import pack_aborted
+from firnmq.engines.transactions import OpenTransaction
+from firnmq.errors import InvalidArgument
+from firnmq.eventlog import EventLogger
+from firnmq.index.layout import aborted_key, producer_key
+from firnmq.meta.records import (
+    NEXT_UID,
+    Counter,
+    Record,
+    Replica,
+    SegmentRecord,
+    ShardRecord,
+    TopicRecord,
+    TopicState,
+    encode,
+    segment_key,
+    shard_key,
+    topic_key,
+)
+from firnmq.server.identity import directory_id
+from firnmq.server.local import LocalStore
+from firnmq.server.tier import open_object_store
+from firnmq.tiering.manifest import SegmentManifest
+from firnmq.tiering.ownership import Ownership, cluster_of
+from firnmq.tiering.recover import (
+    FoundCluster,
+    FoundShard,
+    FoundTopic,
+    Gap,
+    choose_cluster,
+    find_cluster,
+)
+from firnmq.tiering.stores import ObjectStore
+
+_UNFINISHED = ".recovering"
+_log = EventLogger("recovery")
+
+
+class RecoveredShard(msgspec.Struct, frozen=True, kw_only=True):
+    shard: str
+    start_offset: int
+    end_offset: int
+    """Records from here on were not in the store: they are lost, and the next record gets it."""
+    segment_count: int
+    length_bytes: int
+    newest_timestamp_ms: int | None
+    last_upload_ms: int | None
+    deleted_count: int
+    """Records and keys that were deleted and stay so."""
+    aborted_transactions: list[int]
+    """Producer ids of transactions that were open at the end, and were aborted."""
+
+
+class RecoveredTopic(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    topic_id: str
+    shards: list[RecoveredShard]
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, and what was not."""
+
+    url: str
+    cluster: str
+    data: str
+    is_dry_run: bool
+    topics: list[RecoveredTopic]
+    gaps: list[Gap]
+    """Offsets that are lost between what was found; the shard begins after the last of them."""
+    passed_over: list[str]
+    not_in_the_store: list[str]
+    """What a store never holds."""
+
+
+_NEVER_THERE = [
+    "records that were not in a sealed and uploaded segment: from each shard's end_offset on",
+    "deletions of the last seconds before the loss",
+    "committed offsets of consumer groups",
+    "users and their passwords",
+    "topics without tiering",
+]
+
+
+def recover_directory(
+    path: Path,
+    tiering: TieringConfig,
+    *,
+    dry_run: bool = False,
+    skip_gaps: bool = False,
+    clock: Clock | None = None,
+    open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
+) -> Recovery:
+    """Makes a data directory with all that the store has of a cluster.
+
+    InvalidArgument if there is something at the path, GapsFound unless gaps are to be skipped. The
+    cluster's objects belong to the new directory from then on: a node that had them before and is
+    still there stops moving and removing.
+    """
+    clock = clock or SystemClock()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InvalidArgument(
+            "data", f"{path} is not empty; a recovery makes a directory anew, choose another place"
+        )
+    store = open_objects(tiering)
+    try:
+        cluster = choose_cluster(store, tiering.cluster)
+        found = find_cluster(store, cluster, skip_gaps=skip_gaps)
+        if not dry_run:
+            _build(path, found, tiering, store, clock)
+        return _report(path, found, store.url, is_dry_run=dry_run)
+    finally:
+        store.close()
+
+
+def _build(
+    path: Path, found: FoundCluster, tiering: TieringConfig, store: ObjectStore, clock: Clock
+) -> None:
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    local = LocalStore(unfinished, clock=clock, background=False)
+    try:
+        cluster_of(local.meta, found.cluster)
+        _write(local, found)
+        name = directory_id(local.meta)
+    finally:
+        local.close()
+    _abort_open_transactions(unfinished, found, clock)
+    sync_directory(unfinished)
+    Ownership(store, found.cluster, name, clock).take_over()
+    os.rename(unfinished, path)
+    sync_directory(path.parent)
+    _log.info("cluster_recovered", cluster=found.cluster, topics=len(found.topics))
+
+
+# Writing the directory ----------------------------------------------------------------------------
+
+
+def _write(local: LocalStore, found: FoundCluster) -> None:
+    """All metadata, and what is kept beside it. Topics come last: without them nothing counts."""
+    uid = 0
+    highest_producer = -1
+    for topic in found.topics:
+        for shard in topic.shards:
+            uid += 1
+            _write_beside(local, uid, shard)
+            _put(local, _shard_records(local, topic, shard, uid))
+            highest_producer = max(
+                highest_producer,
+                *(producer_id for producer_id, _ in shard.producers),
+                *(each.producer_id for each in shard.aborted),
+                -1,
+            )
+    _put(local, {NEXT_UID: Counter(value=uid + 1)})
+    _put(local, {topic_key(each.manifest.topic): _topic_record(each) for each in found.topics})
+    ProducerIds(local.kv).skip_to(highest_producer + 1)
+
+
+def _put(local: LocalStore, records: Mapping[str, Record]) -> None:
+    items = iter(records.items())
+    while part := dict(islice(items, local.meta.txn_ops_max)):
+        local.meta.txn([], {key: encode(record) for key, record in part.items()})
+
+
+def _write_beside(local: LocalStore, uid: int, shard: FoundShard) -> None:
+    """What the key-value store has of a shard: deletions, producers, aborted transactions."""
+    if shard.holes:
+        local.state.add_holes(uid, list(shard.holes))
+    for key, below in shard.dead_keys:
+        local.state.set_dead_key(uid, key, below)
+    rows = [(producer_key(uid, number), packed) for number, packed in shard.producers]
+    rows += [(aborted_key(uid, each.last_offset), pack_aborted(each)) for each in shard.aborted]
+    with local.kv.batch() as batch:
+        batch.put_many(Family.INDEX, rows)
+    local.kv.sync()
+
+
+def _shard_records(
+    local: LocalStore, topic: FoundTopic, shard: FoundShard, uid: int
+) -> dict[str, Record]:
+    active = shard.segments[-1].seq + 1 if shard.segments else 0
+    place: dict[str, Any] = {
+        "leader": local.node.node,
+        "replicas": (local.node.node,),
+        "isr": (Replica(local.node.node, local.node.incarnation),),
+    }
+    records: dict[str, Record] = {
+        segment_key(shard.name, each.seq): _segment_record(topic, each, place)
+        for each in shard.segments
+    }
+    records[segment_key(shard.name, active)] = SegmentRecord(
+        state=SegmentState.ACTIVE,
+        epoch=0,
+        start=shard.end_offset,
+        created_ms=local.clock.now_ms(),
+        **place,
+    )
+    records[shard_key(shard.name)] = ShardRecord(
+        name=shard.name,
+        uid=uid,
+        active=active,
+        epoch=shard.epoch + 1,
+        start=shard.start_offset,
+        topic_id=topic.manifest.topic_id,
+    )
+    return records
+
+
+def _segment_record(
+    topic: FoundTopic, manifest: SegmentManifest, place: dict[str, Any]
+) -> SegmentRecord:
+    # Of a memory topic only what was spilled is in the store.
+    is_memory = topic.manifest.options.get("storage.type") == StorageType.MEMORY.value
+    return SegmentRecord(
+        state=SegmentState.TIERED,
+        epoch=manifest.epoch + 2,
+        start=manifest.base_offset,
+        created_ms=manifest.created_ms,
+        medium=Medium.FILE if is_memory else Medium.NATIVE,
+        end=manifest.end_offset,
+        length=manifest.length,
+        crc=manifest.crc,
+        max_timestamp=manifest.max_timestamp,
+        sealed_ms=manifest.sealed_ms,
+        first_expiry_ms=manifest.first_expiry_ms,
+        compacted_ms=manifest.compacted_ms,
+        has_gaps=manifest.has_gaps,
+        tombstone_count=manifest.tombstone_count,
+        transactions=manifest.transactions,
+        producers=manifest.producers,
+        tier=manifest.copy(),
+        is_local=False,
+        **place,
+    )
+
+
+def _topic_record(topic: FoundTopic) -> TopicRecord:
+    return TopicRecord(
+        name=topic.manifest.topic,
+        topic_id=topic.manifest.topic_id,
+        shard_count=topic.manifest.shard_count,
+        options=topic.manifest.options,
+        created_ms=topic.manifest.created_ms,
+        state=TopicState.READY,
+    )
+
+
+def _abort_open_transactions(path: Path, found: FoundCluster, clock: Clock) -> None:
+    """Ends transactions whose end was not in the store: nobody else will, and until then clients
+    that read what is committed would stop there."""
+    if not any(_open_transactions(found)):
+        return
+    local = LocalStore(path, clock=clock, background=False)
+    try:
+        for storage_type, shard, transaction in _open_transactions(found):
+            engine = local.engines[storage_type]
+            run_blocking(
+                engine.append_marker(
+                    shard.name, transaction.producer_id, transaction.epoch, is_commit=False
+                )
+            )
+    finally:
+        local.close()
+
+
+def _open_transactions(
+    found: FoundCluster,
+) -> Iterator[tuple[str, FoundShard, OpenTransaction]]:
+    for topic in found.topics:
+        storage_type = topic.manifest.options.get("storage.type") or StorageType.SEGMENT.value
+        for shard in topic.shards:
+            for transaction in shard.open_transactions:
+                yield storage_type, shard, transaction
+
+
+# Telling ------------------------------------------------------------------------------------------
+
+
+def _report(path: Path, found: FoundCluster, url: str, *, is_dry_run: bool) -> Recovery:
+    return Recovery(
+        url=url,
+        cluster=found.cluster,
+        data=str(path),
+        is_dry_run=is_dry_run,
+        topics=[
+            RecoveredTopic(
+                topic=topic.manifest.topic,
+                topic_id=topic.manifest.topic_id,
+                shards=[_shard_row(shard) for shard in topic.shards],
+            )
+            for topic in found.topics
+        ],
+        gaps=found.gaps(),
+        passed_over=found.passed_over,
+        not_in_the_store=_NEVER_THERE,
+    )
+
+
+def _shard_row(shard: FoundShard) -> RecoveredShard:
+    newest = max((each.max_timestamp for each in shard.segments), default=-1)
+    return RecoveredShard(
+        shard=shard.name,
+        start_offset=shard.start_offset,
+        end_offset=shard.end_offset,
+        segment_count=len(shard.segments),
+        length_bytes=sum(each.length for each in shard.segments),
+        newest_timestamp_ms=newest if newest >= 0 else None,
+        last_upload_ms=max((each.uploaded_ms for each in shard.segments), default=None),
+        deleted_count=len(shard.holes) + len(shard.dead_keys),
+        aborted_transactions=[each.producer_id for each in shard.open_transactions],
+    )

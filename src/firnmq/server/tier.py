@@ -1,0 +1,82 @@
+"""A data directory's object store: what reads from it, and what moves segments to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from firnmq.config import TieringConfig
+from firnmq.server.identity import directory_id
+from firnmq.tiering.cold import ColdStorage
+from firnmq.tiering.mover import TierMover
+from firnmq.tiering.ownership import cluster_of
+from firnmq.tiering.rate import RateLimiter
+from firnmq.tiering.stores import ObjectStore, StoreOptions, open_store
+
+if TYPE_CHECKING:
+    from firnmq.server.local import LocalStore
+
+CACHE_DIRECTORY = "tier-cache"
+
+
+def open_object_store(config: TieringConfig) -> ObjectStore:
+    """The store of a configuration that names one. Nothing is asked of it yet."""
+    assert config.url is not None, "there is a store only where there is a URL"
+    return open_store(
+        config.url,
+        StoreOptions(
+            endpoint=config.endpoint,
+            region=config.region,
+            access_key=config.access_key,
+            secret_key=config.secret_key,
+            session_token=config.session_token,
+            credentials_file=config.credentials_file,
+            allow_http=config.allow_http,
+            connect_timeout_ms=config.connect_timeout_ms,
+            timeout_ms=config.timeout_ms,
+            retries=config.retries,
+            retry_timeout_ms=config.retry_timeout_ms,
+        ),
+    )
+
+
+class Tier:
+    """The object store with what reads from it; close it when nothing reads any more."""
+
+    def __init__(
+        self,
+        config: TieringConfig,
+        path: Path,
+        open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
+    ) -> None:
+        self.config = config
+        self.store = open_objects(config)
+        self.cold = ColdStorage(
+            self.store,
+            config.cache_directory or path / CACHE_DIRECTORY,
+            cache_bytes=config.cache_bytes,
+            rate=RateLimiter(config.read_bytes_per_s),
+        )
+        self.mover: TierMover
+
+    def mover_for(self, local: LocalStore) -> TierMover:
+        """The mover of a data directory that is open; it is begun and stopped by the caller."""
+        self.mover = TierMover(
+            store=self.store,
+            cluster=cluster_of(local.meta, self.config.cluster),
+            directory_id=directory_id(local.meta),
+            meta=local.meta,
+            cache=local.cache,
+            graves=local.shards,
+            state=local.state,
+            engines=local.engines,
+            config=self.config,
+            clock=local.clock,
+            cold=self.cold,
+        )
+        return self.mover
+
+    def close(self) -> None:
+        self.cold.close()
+        self.store.close()

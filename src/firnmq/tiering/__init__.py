@@ -1,0 +1,1 @@
+"""Tiered storage: sealed segments in an object store, and reading them from there."""

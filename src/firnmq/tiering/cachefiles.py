@@ -1,0 +1,221 @@
+"""Fetched parts of objects as files, up to a limit; the least recently used ones go.
+
+A file's name says which bytes it holds and their CRC32C. Nothing is synced: what a crash has left
+incomplete is found by length or CRC when it is read, and counts as not cached. A disk without room
+leaves the cache smaller and is no error to anyone, and those who append to logs on the same disk
+are not held up.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import mmap
+import os
+import re
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from crc32c import crc32c
+
+from firnmq.disk.files import Buffer
+from firnmq.tiering.extents import Extent, ExtentTable
+
+_NAME = re.compile(r"([0-9a-f]{12})-([0-9a-f]{8})-([0-9a-f]{8})")
+_FOLDER = re.compile(r"[0-9a-f]{32}")
+_UNFINISHED = ".new"
+
+
+class CacheFiles:
+    """One directory of extents. Safe with threads."""
+
+    def __init__(self, directory: Path, *, max_bytes: int, piece_bytes: int, origin: str) -> None:
+        """`origin` names the store: what was cached from another one is not found."""
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._origin = origin
+        self._lock = threading.Lock()
+        self._table: ExtentTable[int] = ExtentTable(piece_bytes)  # Contents are CRCs.
+        self._names: dict[str, str] = {}
+        self._last_use = 0
+        self._is_direct = hasattr(os, "O_DIRECT")
+        self.evicted_count = 0
+        self.failed_write_count = 0
+        self.corrupt_count = 0
+        with suppress(OSError):  # A directory that cannot be read caches nothing.
+            self._take_stock()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._table.size_bytes
+
+    def extent_at(self, part: str, piece: int) -> tuple[int, int] | None:
+        """Start and size of the extent that holds a piece; None if that is not here."""
+        with self._lock:
+            extent = self._table.use(self._folder(part), piece)
+            return None if extent is None else (extent.start, extent.size)
+
+    def read(self, part: str, piece: int) -> bytes | None:
+        """The extent that holds a piece, or None if it is gone or not what was written."""
+        with self._lock:
+            extent = self._table.use(self._folder(part), piece)
+        if extent is None:
+            return None
+        path = self._path(extent)
+        try:
+            data = path.read_bytes()
+            self._note_use(path)
+        except OSError:
+            data = b""
+        if len(data) == extent.size and crc32c(data) == extent.content:
+            return data
+        with self._lock:
+            was_there = self._table.remove(extent)
+            self.corrupt_count += was_there
+        if was_there:
+            _unlink(path)
+        return None
+
+    def write(self, part: str, start: int, data: Buffer) -> bool:
+        """Keeps an extent and makes room for it; False if that was not possible."""
+        size = len(data)
+        if size > self._max_bytes or size == 0:
+            return False
+        extent = Extent(self._folder(part), start, size, crc32c(data))
+        self._make_room(size)
+        path = self._path(extent)
+        unfinished = path.with_name(path.name + _UNFINISHED)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write_all(unfinished, data)
+            self._note_use(unfinished)
+            unfinished.rename(path)
+        except OSError:
+            _unlink(unfinished)
+            with self._lock:
+                self.failed_write_count += 1
+            return False
+        with self._lock:
+            replaced = self._table.put(extent)
+        if replaced is not None and replaced != extent:
+            _unlink(self._path(replaced))
+        self._make_room(0)
+        return True
+
+    def _write_all(self, path: Path, data: Buffer) -> None:
+        if self._is_direct:
+            try:
+                _write_considerately(path, data, os.O_DIRECT)
+                return
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._is_direct = False  # The file system has no such writes.
+        _write_considerately(path, data)
+
+    def forget(self, part: str) -> None:
+        """Removes all extents of a part."""
+        with self._lock:
+            removed = self._table.remove_part(self._folder(part))
+            self._names.pop(part, None)
+        for extent in removed:
+            _unlink(self._path(extent))
+        if removed:
+            with suppress(OSError):
+                self._path(removed[0]).parent.rmdir()
+
+    def _make_room(self, size: int) -> None:
+        while True:
+            with self._lock:
+                if self._table.size_bytes + size <= self._max_bytes or not len(self._table):
+                    return
+                oldest = self._table.remove_oldest()
+                self.evicted_count += 1
+            _unlink(self._path(oldest))
+            with suppress(OSError):
+                self._path(oldest).parent.rmdir()  # Only if it was the last one there.
+
+    def _take_stock(self) -> None:
+        """Finds what an earlier process has left, oldest first, and removes what is unfinished."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        found: list[tuple[int, Extent[int]]] = []
+        for folder in os.scandir(self._directory):
+            if _FOLDER.fullmatch(folder.name) is None or not folder.is_dir(follow_symlinks=False):
+                continue
+            for file in os.scandir(folder.path):
+                fields = _NAME.fullmatch(file.name)
+                status = file.stat(follow_symlinks=False)
+                if fields is None or status.st_size != int(fields[2], 16):
+                    if fields is not None or file.name.endswith(_UNFINISHED):
+                        _unlink(Path(file.path))
+                    continue
+                start, size, crc = (int(field, 16) for field in fields.groups())
+                found.append((status.st_mtime_ns, Extent(folder.name, start, size, crc)))
+        for _, extent in sorted(found):
+            replaced = self._table.put(extent)
+            if replaced is not None:
+                _unlink(self._path(replaced))
+        self._last_use = max((use for use, _ in found), default=0)
+        self._make_room(0)
+
+    def _note_use(self, path: Path) -> None:
+        """Keeps the order of use for the next start: as time of change, but no time of day, since
+        clocks are too coarse and go back."""
+        with self._lock:
+            self._last_use += 1
+            use = self._last_use
+        os.utime(path, ns=(use, use))
+
+    def _folder(self, part: str) -> str:
+        name = self._names.get(part)
+        if name is None:
+            text = f"{self._origin}\n{part}".encode()
+            name = hashlib.blake2b(text, digest_size=16).hexdigest()
+            if len(self._names) >= _NAMES_MAX:
+                self._names.clear()
+            self._names[part] = name
+        return name
+
+    def _path(self, extent: Extent[int]) -> Path:
+        name = f"{extent.start:012x}-{extent.size:08x}-{extent.content:08x}"
+        return self._directory / extent.part / name
+
+
+def _write_considerately(path: Path, data: Buffer, flags: int = 0) -> None:
+    """Writes a file so that others who need the device at the same time hardly notice.
+
+    Past the page cache, since its write-back comes in bursts for which every sync on the device
+    waits; and a little at a time, each time pausing for as long as it took.
+    """
+    view, size = memoryview(data), len(data)
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = os.open(path, flags, _OPEN_MODE)
+    try:
+        with mmap.mmap(-1, _SLICE_BYTES) as pages, memoryview(pages) as aligned:
+            for start in range(0, size, _SLICE_BYTES):
+                part = view[start : start + _SLICE_BYTES]
+                aligned[: len(part)] = part
+                padded = -(-len(part) // _BLOCK_BYTES) * _BLOCK_BYTES
+                before = time.perf_counter()
+                if os.pwrite(descriptor, aligned[:padded], start) != padded:
+                    raise OSError(errno.ENOSPC, "only a part was written")
+                if start + _SLICE_BYTES < size:
+                    time.sleep(time.perf_counter() - before)
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+_SLICE_BYTES = 256 * 1024
+_BLOCK_BYTES = 4096
+"""Direct writes are whole blocks, from memory that is aligned to them."""
+_OPEN_MODE = 0o640
+_NAMES_MAX = 10_000
+"""Names of parts whose folders are remembered, so that memory does not grow with the log."""
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()

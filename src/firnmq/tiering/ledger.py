@@ -1,0 +1,253 @@
+"""What the metadata says about segments and their copies, followed as it changes.
+
+Looking through every segment of every shard each second would cost more than moving them. The
+ledger listens to the node's cache of the metadata instead, and keeps of each sealed segment what
+decides whether it is to be uploaded, dropped here or removed there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from firnmq.config import StorageType, TopicConfig
+from firnmq.engines.segments import Medium, SegmentState
+from firnmq.meta import Event, MetaCache
+from firnmq.meta.records import (
+    SEGMENTS,
+    SHARDS,
+    TIER_GRAVES,
+    TOPICS,
+    GraveRecord,
+    SegmentRecord,
+    ShardRecord,
+    TopicRecord,
+    TopicState,
+    decode,
+)
+
+
+class SegmentId(NamedTuple):
+    """Names a segment among all shards."""
+
+    shard: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieredTopic:
+    """A topic as far as its copies are concerned."""
+
+    record: TopicRecord
+    config: TopicConfig
+    is_ready: bool
+
+
+class Totals(NamedTuple):
+    """Segments and bytes by where they are, over all tiered topics."""
+
+    waiting_segments: int
+    waiting_bytes: int
+    tiered_segments: int
+    tiered_bytes: int
+    local_segments: int
+    """Of those that are tiered, still here as well."""
+    local_bytes: int
+
+
+class TierLedger:
+    """Safe with threads. Changed by the cache's thread alone, once it is filled."""
+
+    def __init__(self, cache: MetaCache) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called in the cache's thread after every change that is of interest."""
+        self._lock = threading.Lock()
+        self._topics: dict[str, TieredTopic] = {}
+        """By id."""
+        self._ids: dict[str, str] = {}
+        """Of topics, by name."""
+        self._shards: dict[str, ShardRecord] = {}
+        self._sealed: dict[str, dict[SegmentId, SegmentRecord]] = {}
+        """By topic id: those that have no finished copy, whether their topic is tiered or not."""
+        self._tiered: dict[SegmentId, SegmentRecord] = {}
+        self._dead: dict[SegmentId, SegmentRecord] = {}
+        """Deleted segments that may still have objects."""
+        self._graves: dict[str, GraveRecord] = {}
+        for prefix, follow in (
+            (TOPICS, self._follow_topics),
+            (SHARDS, self._follow_shards),
+            (SEGMENTS, self._follow_segments),
+            (TIER_GRAVES, self._follow_graves),
+        ):
+            cache.listen(prefix, follow)
+
+    # Asking -------------------------------------------------------------------------------------
+
+    def topics(self) -> list[TieredTopic]:
+        """Topics that are ready and are tiered or have been: something of them may be there."""
+        with self._lock:
+            copied = {_topic_id(at) for at in self._tiered}
+            return [
+                topic
+                for topic_id, topic in self._topics.items()
+                if topic.is_ready and (topic.config.is_tiered or topic_id in copied)
+            ]
+
+    def topic_of(self, shard: str) -> TieredTopic | None:
+        return self._topics.get(shard.rpartition("_")[0])
+
+    def shard(self, name: str) -> ShardRecord | None:
+        return self._shards.get(name)
+
+    def waiting(self) -> list[tuple[SegmentId, SegmentRecord]]:
+        """Sealed segments of tiered topics that have no finished copy, oldest first."""
+        with self._lock:
+            found = list(self._waiting())
+        return sorted(found, key=lambda each: (each[1].sealed_ms, each[0]))
+
+    def waiting_bytes(self) -> int:
+        """Sealed bytes of tiered topics that have no finished copy."""
+        with self._lock:
+            return sum(record.length for _, record in self._waiting())
+
+    def unwanted(self) -> list[tuple[SegmentId, SegmentRecord]]:
+        """Unfinished copies of segments that are not to be uploaded any more."""
+        with self._lock:
+            return [
+                (at, record)
+                for topic_id, segments in self._sealed.items()
+                for at, record in segments.items()
+                if record.tier is not None and not self._is_to_upload(topic_id, record)
+            ]
+
+    def shards_with_local_copies(self) -> list[str]:
+        """Shards that have tiered segments whose bytes are here as well."""
+        with self._lock:
+            return sorted({at.shard for at, record in self._tiered.items() if record.is_local})
+
+    def dead_copies(self) -> list[tuple[SegmentId, SegmentRecord]]:
+        """Deleted segments that may still have objects."""
+        with self._lock:
+            return list(self._dead.items())
+
+    def graves(self) -> list[GraveRecord]:
+        """Copies whose shards are gone and whose objects may still be there."""
+        with self._lock:
+            return list(self._graves.values())
+
+    def grave_count(self) -> int:
+        return len(self._graves)
+
+    def totals(self, topic_id: str | None = None) -> Totals:
+        """Of one topic, or of all."""
+        with self._lock:
+            waiting = [
+                record.length for at, record in self._waiting() if topic_id in (None, _topic_id(at))
+            ]
+            tiered = [
+                record for at, record in self._tiered.items() if topic_id in (None, _topic_id(at))
+            ]
+        local = [record.length for record in tiered if record.is_local]
+        return Totals(
+            waiting_segments=len(waiting),
+            waiting_bytes=sum(waiting),
+            tiered_segments=len(tiered),
+            tiered_bytes=sum(record.length for record in tiered),
+            local_segments=len(local),
+            local_bytes=sum(local),
+        )
+
+    def _waiting(self) -> Iterator[tuple[SegmentId, SegmentRecord]]:
+        for topic_id, segments in self._sealed.items():
+            for at, record in segments.items():
+                if self._is_to_upload(topic_id, record):
+                    yield at, record
+                elif not self._is_tiered(topic_id):
+                    break
+
+    def _is_tiered(self, topic_id: str) -> bool:
+        topic = self._topics.get(topic_id)
+        return topic is not None and topic.is_ready and topic.config.is_tiered
+
+    def _is_to_upload(self, topic_id: str, record: SegmentRecord) -> bool:
+        if not self._is_tiered(topic_id):
+            return False
+        # What a memory topic holds in memory alone goes with the process; spilled segments stay.
+        is_volatile = self._topics[topic_id].config.storage_type == StorageType.MEMORY.value
+        return not is_volatile or record.medium is Medium.FILE
+
+    # Following ----------------------------------------------------------------------------------
+
+    def _follow_topics(self, events: list[Event]) -> None:
+        with self._lock:
+            for event in events:
+                before = self._ids.pop(event.key.removeprefix(TOPICS), None)
+                if before is not None:
+                    self._topics.pop(before, None)
+                if event.entry is None:
+                    continue
+                record = decode(event.entry, TopicRecord)
+                self._ids[record.name] = record.topic_id
+                self._topics[record.topic_id] = TieredTopic(
+                    record=record,
+                    config=record.config(),
+                    is_ready=record.state is TopicState.READY,
+                )
+        self.on_change()
+
+    def _follow_shards(self, events: list[Event]) -> None:
+        with self._lock:
+            for event in events:
+                name = event.key.removeprefix(SHARDS)
+                if event.entry is None:
+                    self._shards.pop(name, None)
+                else:
+                    self._shards[name] = decode(event.entry, ShardRecord)
+
+    def _follow_segments(self, events: list[Event]) -> None:
+        with self._lock:
+            for event in events:
+                shard, _, seq = event.key.removeprefix(SEGMENTS).rpartition("/")
+                at = SegmentId(shard, int(seq))
+                self._forget(at)
+                if event.entry is not None:
+                    # Producers are the largest part of a record and no part of what is asked here.
+                    record = decode(event.entry, SegmentRecord)
+                    self._note(at, msgspec.structs.replace(record, producers=()))
+        self.on_change()
+
+    def _follow_graves(self, events: list[Event]) -> None:
+        with self._lock:
+            for event in events:
+                if event.entry is None:
+                    self._graves.pop(event.key, None)
+                else:
+                    self._graves[event.key] = decode(event.entry, GraveRecord)
+        self.on_change()
+
+    def _note(self, at: SegmentId, record: SegmentRecord) -> None:
+        match record.state:
+            case SegmentState.SEALED:
+                self._sealed.setdefault(_topic_id(at), {})[at] = record
+            case SegmentState.TIERED:
+                self._tiered[at] = record
+            case SegmentState.DELETED if record.tier is not None:
+                self._dead[at] = record
+
+    def _forget(self, at: SegmentId) -> None:
+        self._tiered.pop(at, None)
+        self._dead.pop(at, None)
+        topic_id = _topic_id(at)
+        segments = self._sealed.get(topic_id)
+        if segments is not None:
+            segments.pop(at, None)
+            if not segments:
+                del self._sealed[topic_id]
+
+
+def _topic_id(at: SegmentId) -> str:
+    return at.shard.rpartition("_")[0]

@@ -1,0 +1,170 @@
+"""Keeps the manifests of topics and shards in the store: from them a cluster is found again.
+
+They are never written over. A change is a new object with the next number; those with smaller
+numbers are removed after it is there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from firnmq.clock import Clock
+from firnmq.errors import Corruption, ObjectExists
+from firnmq.eventlog import EventLogger
+from firnmq.meta.records import TopicRecord
+from firnmq.tiering.keys import (
+    manifest_prefix,
+    parse_manifest,
+    shard_manifest_key,
+    topic_manifest_key,
+)
+from firnmq.tiering.manifest import Manifest, ShardManifest, TopicManifest
+from firnmq.tiering.stores import ObjectStore
+
+_log = EventLogger("tiering")
+
+M = TypeVar("M", TopicManifest, ShardManifest)
+
+Subject = tuple[str, str | None]
+"""A topic's id, and the shard if the manifest is a shard's."""
+
+
+class ManifestKeeper:
+    """Writes manifests when they change. Safe with threads."""
+
+    def __init__(self, store: ObjectStore, cluster: str, clock: Clock) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._numbers: dict[str, dict[Subject, list[int]]] = {}
+        """By topic id: numbers of the manifests that the store has, in order."""
+        self._latest: dict[Subject, Manifest] = {}
+
+    def write_topic(self, topic: TopicRecord) -> bool:
+        """Whether something was written: nothing is if the store has it already."""
+        manifest = TopicManifest(
+            cluster=self._cluster,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            number=0,
+            written_ms=0,
+            created_ms=topic.created_ms,
+            shard_count=topic.shard_count,
+            options=topic.options,
+        )
+        with self._lock:
+            return self._write((topic.topic_id, None), topic, manifest)
+
+    def write_shard(
+        self,
+        topic: TopicRecord,
+        shard: str,
+        *,
+        start_offset: int,
+        epoch: int,
+        holes: set[int],
+        dead_keys: Mapping[bytes, int],
+    ) -> bool:
+        manifest = ShardManifest(
+            cluster=self._cluster,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            shard=shard,
+            number=0,
+            written_ms=0,
+            start_offset=start_offset,
+            epoch=epoch,
+            holes=tuple(sorted(holes)),
+            dead_keys=tuple(sorted(dead_keys.items())),
+        )
+        with self._lock:
+            return self._write((topic.topic_id, shard), topic, manifest)
+
+    def remove_topic(self, name: str, topic_id: str) -> None:
+        """Removes all manifests of a topic, its own first: without it the topic is not found."""
+        prefix = manifest_prefix(self._cluster, name, topic_id)
+        keys = [info.key for info in self._store.list(prefix)]
+        own = [key for key in keys if (found := parse_manifest(key)) and found.shard is None]
+        self._store.delete(own)
+        self._store.delete([key for key in keys if key not in set(own)])
+        with self._lock:
+            self._numbers.pop(topic_id, None)
+            for subject in [each for each in self._latest if each[0] == topic_id]:
+                del self._latest[subject]
+
+    def forget(self) -> None:
+        """Looks at the store again before the next write: it may have been changed by others."""
+        with self._lock:
+            self._numbers.clear()
+            self._latest.clear()
+
+    def _write(self, subject: Subject, topic: TopicRecord, manifest: M) -> bool:
+        if self._same(self._latest.get(subject), manifest):
+            return False
+        numbers = self._listed(topic).setdefault(subject, [])
+        if subject not in self._latest and numbers:
+            stored = self._read(self._key(subject, topic, numbers[-1]), type(manifest))
+            if stored is not None and self._same(stored, manifest):
+                self._latest[subject] = stored
+                self._remove_older(subject, topic, numbers)
+                return False
+        while True:
+            number = numbers[-1] + 1 if numbers else 1
+            manifest = msgspec.structs.replace(
+                manifest, number=number, written_ms=self._clock.now_ms()
+            )
+            try:
+                self._store.put(self._key(subject, topic, number), manifest.pack())
+            except ObjectExists:
+                numbers.append(number)  # An earlier try whose answer was lost, or another's.
+                continue
+            numbers.append(number)
+            break
+        self._latest[subject] = manifest
+        self._remove_older(subject, topic, numbers)
+        return True
+
+    def _read(self, key: str, kind: type[M]) -> M | None:
+        """The manifest in the store; None if it is damaged, to be written anew."""
+        size = self._store.head(key).size
+        try:
+            return kind.unpack(self._store.get_range(key, 0, size), key)
+        except Corruption as error:
+            _log.error("manifest_damaged", key=key, error=str(error))
+            return None
+
+    def _remove_older(self, subject: Subject, topic: TopicRecord, numbers: list[int]) -> None:
+        if len(numbers) > 1:
+            self._store.delete([self._key(subject, topic, each) for each in numbers[:-1]])
+            del numbers[:-1]
+
+    def _listed(self, topic: TopicRecord) -> dict[Subject, list[int]]:
+        found = self._numbers.get(topic.topic_id)
+        if found is None:
+            found = {}
+            prefix = manifest_prefix(self._cluster, topic.name, topic.topic_id)
+            for info in self._store.list(prefix):
+                parsed = parse_manifest(info.key)
+                if parsed is not None:
+                    found.setdefault((topic.topic_id, parsed.shard), []).append(parsed.number)
+            for numbers in found.values():
+                numbers.sort()
+            self._numbers[topic.topic_id] = found
+        return found
+
+    def _key(self, subject: Subject, topic: TopicRecord, number: int) -> str:
+        shard = subject[1]
+        if shard is None:
+            return topic_manifest_key(self._cluster, topic.name, topic.topic_id, number)
+        return shard_manifest_key(self._cluster, topic.name, topic.topic_id, shard, number)
+
+    @staticmethod
+    def _same(stored: Manifest | None, wanted: M) -> bool:
+        if not isinstance(stored, type(wanted)):
+            return False
+        return msgspec.structs.replace(stored, number=0, written_ms=0) == wanted

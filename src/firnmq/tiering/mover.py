@@ -1,0 +1,480 @@
+"""The mover: uploads sealed segments, drops local copies, removes what is dead.
+
+One thread decides and does what is quick; uploads run in a few others. All it knows is in the
+metadata, so that a mover that begins anew goes on where the last one was killed. While the store
+cannot be reached, everything waits, longer each time, and one upload at a time finds out whether it
+is back.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from firnmq.clock import Clock
+from firnmq.config import TieringConfig
+from firnmq.engines.state import ShardState
+from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBacklogFull
+from firnmq.eventlog import EventLogger
+from firnmq.meta import MetaCache, MetaStore
+from firnmq.meta.records import SegmentRecord
+from firnmq.tiering.ledger import SegmentId, TierLedger
+from firnmq.tiering.manifests import ManifestKeeper
+from firnmq.tiering.ownership import Ownership
+from firnmq.tiering.patience import Patience
+from firnmq.tiering.rate import RateLimiter
+from firnmq.tiering.remover import GraveYard, Primable, Remover, TierEngine
+from firnmq.tiering.scrubber import Scrubber, ScrubReport
+from firnmq.tiering.status import (
+    SEGMENTS_SHOWN_MAX,
+    CacheUse,
+    FailureKind,
+    TierStatus,
+    TierTopic,
+    WaitingSegment,
+    kind_of,
+)
+from firnmq.tiering.stores import ObjectStore
+from firnmq.tiering.uploader import SegmentUploader
+
+_log = EventLogger("tiering")
+
+_TAKEOVER_S = 3600.0
+"""An upload that somebody else began is taken over if it is not finished this long after we first
+saw it, by our own clock: what another's clock says proves nothing."""
+_OWNERSHIP_S = 30.0
+"""How old the knowledge may be that the cluster's objects are ours, for uploads. Removals ask."""
+_MANIFESTS_S = 10.0
+"""Time between looks for changed starts and deletions of shards."""
+_OF_THE_STORE = (FailureKind.UNAVAILABLE, FailureKind.DENIED, FailureKind.NOT_OWNER)
+"""Failures that are not about one segment: everything waits."""
+
+
+class TierMover:
+    """Everything that goes to the store or is removed there. Begun by `start`, ended by `stop`."""
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        cluster: str,
+        directory_id: str,
+        meta: MetaStore,
+        cache: MetaCache,
+        graves: GraveYard,
+        state: ShardState,
+        engines: Mapping[str, TierEngine],
+        config: TieringConfig,
+        clock: Clock,
+        cold: Primable | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._config = config
+        self._clock = clock
+        self._cold = cold
+        self._state = state
+        self._engines = engines
+        self._monotonic = monotonic
+        self._rng = rng or random.Random()
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._ownership = Ownership(store, cluster, directory_id, clock)
+        self._owned_at_s: float | None = None
+        self._manifests = ManifestKeeper(store, cluster, clock)
+        self._manifests_at_s: float | None = None
+        self._uploader = SegmentUploader(
+            store,
+            cluster,
+            clock,
+            pace=RateLimiter(config.upload_bytes_per_s, wait=self._stopping.wait),
+            read_back=config.read_back,
+            is_stopping=self._stopping.is_set,
+        )
+        self._patience = self._new_patience()
+        self._lock = threading.Lock()
+        """Guards what follows, up to the ledger."""
+        self._in_flight: dict[SegmentId, Future[None]] = {}
+        self._troubles: dict[SegmentId, tuple[Patience, str]] = {}
+        """Segments whose own upload has failed."""
+        self._forced: set[SegmentId] = set()
+        """Segments that are uploaded without their delay, because somebody asked for it."""
+        self._first_seen_s: dict[str, float] = {}
+        """Uploads of others by upload id."""
+        self._failure_counts = {kind.value: 0 for kind in FailureKind}
+        self._last_error: tuple[str, int, FailureKind] | None = None
+        self._store_failure: FailureKind | None = None
+        self._upload_count = 0
+        self._uploaded_bytes = 0
+        self._is_holding = False
+        self.ledger = TierLedger(cache)
+        self._left_over = {
+            record.tier.upload_id for _, record in self.ledger.waiting() if record.tier is not None
+        }
+        """Begun in an earlier life of this directory: nobody else will finish them."""
+        self._remover = Remover(
+            ledger=self.ledger,
+            engines=engines,
+            uploader=self._uploader,
+            manifests=self._manifests,
+            state=state,
+            graves=graves,
+            clock=clock,
+            cold=cold,
+        )
+        self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
+        self._scrubbed_at_s = monotonic()
+        self._scrubbing = threading.Lock()
+        self._uploads = ThreadPoolExecutor(
+            config.parallel_uploads, thread_name_prefix="firn-tier-upload"
+        )
+        self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
+        self.ledger.on_change = self._note_change
+        self._judge_backlog()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Breaks off what is under way; the next mover takes it up. Stopping twice is no error."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._uploads.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def store_state(self) -> str:
+        """`ok`, `unknown` before it was used, or the kind of the failure that keeps us from it."""
+        failure = self._store_failure
+        if failure is not None:
+            return failure.value
+        return "unknown" if self._owned_at_s is None else "ok"
+
+    # For operators ------------------------------------------------------------------------------
+
+    def request_upload(self, topic: str | None = None) -> int:
+        """Uploads what waits now, without delay and without waiting for the store to recover."""
+        chosen = {
+            at
+            for at, _ in self.ledger.waiting()
+            if topic is None or self._topic_name(at.shard) == topic
+        }
+        with self._lock:
+            self._forced |= chosen
+            for at in chosen:
+                self._troubles.pop(at, None)
+        self._patience.give_up()
+        self.write_manifests_soon()
+        self._wake.set()
+        return len(chosen)
+
+    def work(self) -> None:
+        """One round with all uploads that it began, and what follows from them.
+
+        For those who have no mover in the background. Trouble is in the status.
+        """
+        self._round()
+        with self._lock:
+            futures = list(self._in_flight.values())
+        for future in futures:
+            future.exception()
+        self._settle()
+
+    def scrub(self, *, dry_run: bool, grace_ms: int | None = None) -> ScrubReport:
+        """Compares objects with the metadata; removes orphans unless it is only to look."""
+        with self._scrubbing:
+            if not dry_run:
+                self._ensure_owner()
+            return self.scrubber.scrub(dry_run=dry_run, grace_ms=grace_ms)
+
+    def status(self) -> TierStatus:
+        now_ms = self._clock.now_ms()
+        waiting = self.ledger.waiting()
+        totals = self.ledger.totals()
+        with self._lock:
+            uploading = set(self._in_flight)
+            error = self._last_error
+            counts = dict(self._failure_counts)
+        due_since = [
+            record.sealed_ms + delay
+            for at, record in waiting
+            if (delay := self._delay_ms(at)) + record.sealed_ms <= now_ms
+        ]
+        return TierStatus(
+            url=self._store.url,
+            cluster=self._cluster,
+            state=self.store_state,
+            last_error=None if error is None else error[0],
+            last_error_ms=None if error is None else error[1],
+            failures_in_a_row=self._patience.failure_count,
+            retry_in_ms=self._patience.left_ms,
+            uploading_segments=len(uploading),
+            lag_ms=max(now_ms - min(due_since, default=now_ms), 0),
+            dead_segments=len(self.ledger.dead_copies()) + self._remover.grave_count(),
+            backlog_bytes_max=self._config.backlog_bytes,
+            is_holding_appends=self._is_holding,
+            upload_count=self._upload_count,
+            uploaded_bytes=self._uploaded_bytes,
+            dropped_count=self._remover.dropped_count,
+            removed_count=self._remover.removed_count,
+            failure_counts=counts,
+            cache=CacheUse() if self._cold is None else CacheUse.of(self._cold.statistics()),
+            topics=self._topic_rows(),
+            waiting=[
+                self._waiting_row(at, record, now_ms) for at, record in waiting[:SEGMENTS_SHOWN_MAX]
+            ],
+            **totals._asdict(),
+        )
+
+    def _topic_rows(self) -> list[TierTopic]:
+        return [
+            TierTopic(
+                topic=topic.record.name,
+                is_tiered=topic.config.is_tiered,
+                **self.ledger.totals(topic.record.topic_id)._asdict(),
+            )
+            for topic in sorted(self.ledger.topics(), key=lambda each: each.record.name)
+        ]
+
+    def _waiting_row(self, at: SegmentId, record: SegmentRecord, now_ms: int) -> WaitingSegment:
+        with self._lock:
+            trouble = self._troubles.get(at)
+        return WaitingSegment(
+            topic=self._topic_name(at.shard),
+            shard=at.shard,
+            segment_seq=at.seq,
+            base_offset=record.start,
+            end_offset=record.end,
+            length_bytes=record.length,
+            sealed_ms=record.sealed_ms,
+            attempt_count=0 if trouble is None else trouble[0].failure_count,
+            why=self._why(at, record, now_ms) or "next",
+        )
+
+    # The mover's thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            self._round()
+            self._wake.wait(self._config.interval_ms / 1000)
+
+    def _round(self) -> None:
+        """What can be done now. Every step's trouble is noted and does not end the round."""
+        self._settle()
+        if self._stopping.is_set() or not self._patience.is_over:
+            return
+        if not self._attempt(self._refresh_ownership):
+            return
+        self._begin_uploads()
+        if self._patience.failure_count and self._in_flight:
+            return  # The upload that was begun finds out whether the store is back.
+        steps = (self._write_manifests, self._remover.drop_local, self._remove, self._scrub_if_due)
+        is_well = [self._attempt(step) for step in steps]
+        if all(is_well) and self._patience.failure_count:
+            self._note_success()
+
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        """Whether the step went well."""
+        if self._stopping.is_set():
+            return False
+        try:
+            step()
+        except (StaleEpoch, ShardNotFound):
+            return True  # Somebody else's change came first: looked at again next time.
+        except (FirnError, OSError) as error:
+            self._note_failure(None, error)
+            return False
+        return True
+
+    def _refresh_ownership(self) -> None:
+        now_s = self._monotonic()
+        if self._owned_at_s is None or now_s - self._owned_at_s > _OWNERSHIP_S:
+            self._ensure_owner()
+
+    def _ensure_owner(self) -> None:
+        try:
+            self._ownership.ensure()
+        except FirnError:
+            self._owned_at_s = None
+            raise
+        self._owned_at_s = self._monotonic()
+
+    def _remove(self) -> None:
+        if self._remover.has_work():
+            self._ensure_owner()  # A directory that was replaced must remove nothing.
+            self._remover.work()
+
+    def _write_manifests(self) -> None:
+        now_s = self._monotonic()
+        for topic in self.ledger.topics():
+            self._manifests.write_topic(topic.record)
+        if self._manifests_at_s is not None and now_s - self._manifests_at_s < _MANIFESTS_S:
+            return
+        for topic in self.ledger.topics():
+            for seq in range(topic.record.shard_count):
+                self._remover.write_shard_manifest(topic, f"{topic.record.topic_id}_{seq}")
+                if self._stopping.is_set():
+                    return
+        self._manifests_at_s = now_s
+
+    def write_manifests_soon(self) -> None:
+        """Has the next round write what has changed of shards, however short ago the last was."""
+        self._manifests_at_s = None
+
+    def _scrub_if_due(self) -> None:
+        interval_ms = self._config.scrub_ms
+        now_s = self._monotonic()
+        if interval_ms is None or (now_s - self._scrubbed_at_s) * 1000 < interval_ms:
+            return
+        self._scrubbed_at_s = now_s
+        report = self.scrub(dry_run=False)
+        report.log()
+
+    # Uploads ------------------------------------------------------------------------------------
+
+    def _begin_uploads(self) -> None:
+        now_ms = self._clock.now_ms()
+        limit = 1 if self._patience.failure_count else self._config.parallel_uploads
+        for at, record in self.ledger.waiting():
+            if len(self._in_flight) >= limit:
+                return
+            if self._why(at, record, now_ms) is None:
+                with self._lock:
+                    self._in_flight[at] = self._uploads.submit(self._upload, at)
+
+    def _why(self, at: SegmentId, record: SegmentRecord, now_ms: int) -> str | None:
+        """Why a segment is not to be uploaded now; None if it is."""
+        with self._lock:
+            is_forced = at in self._forced
+            trouble = self._troubles.get(at)
+            if at in self._in_flight:
+                return "being uploaded"
+        if not self._patience.is_over:
+            error = self._last_error
+            return f"the store cannot be used: {'' if error is None else error[0]}"
+        left_ms = record.sealed_ms + self._delay_ms(at) - now_ms
+        if left_ms > 0 and not is_forced:
+            return f"tiering.upload.delay.ms, for another {left_ms:,} ms"
+        if trouble is not None and not trouble[0].is_over:
+            return f"failed, again in {trouble[0].left_ms:,} ms: {trouble[1]}"
+        if record.tier is not None and not self._may_replace(record.tier.upload_id):
+            return f"somebody else uploads it as {record.tier.upload_id}"
+        return None
+
+    def _may_replace(self, upload_id: str) -> bool:
+        now_s = self._monotonic()
+        with self._lock:
+            if upload_id in self._left_over:
+                return True
+            return now_s - self._first_seen_s.setdefault(upload_id, now_s) >= _TAKEOVER_S
+
+    def _delay_ms(self, at: SegmentId) -> int:
+        topic = self.ledger.topic_of(at.shard)
+        return 0 if topic is None else topic.config.tiering_upload_delay_ms
+
+    def _upload(self, at: SegmentId) -> None:
+        """One upload, in a thread of its own; every outcome that can be expected is noted."""
+        topic = self.ledger.topic_of(at.shard)
+        if topic is None or self._stopping.is_set():
+            return
+        engine = self._engines[topic.config.storage_type]
+        try:
+            self._manifests.write_topic(topic.record)  # Before any of its segments is there.
+            uploaded = self._uploader.upload(engine, topic.record, at.shard, at.seq, self._began)
+        except (StaleEpoch, ShardNotFound, Closed):
+            return  # Deleted, done by somebody else, or we are stopping.
+        except (FirnError, OSError) as error:
+            self._note_failure(at, error)
+            return
+        with self._lock:
+            self._upload_count += 1
+            self._uploaded_bytes += uploaded.sent_bytes
+            self._troubles.pop(at, None)
+            self._forced.discard(at)
+        self._note_success()
+        _log.info("segment_tiered", shard=at.shard, segment=at.seq, length=uploaded.meta.length)
+
+    def _began(self, upload_id: str) -> None:
+        """Our own uploads that fail may be replaced by ourselves at once."""
+        with self._lock:
+            self._left_over.add(upload_id)
+
+    def _settle(self) -> None:
+        """Takes note of uploads that have ended."""
+        with self._lock:
+            ended = [(at, future) for at, future in self._in_flight.items() if future.done()]
+            for at, _ in ended:
+                del self._in_flight[at]
+        for at, future in ended:
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, Exception):  # A defect: one segment's upload, not the mover's end.
+                _log.error("upload_defect", shard=at.shard, segment=at.seq, error=repr(error))
+                self._note_failure(at, error)
+
+    # Notes --------------------------------------------------------------------------------------
+
+    def _new_patience(self) -> Patience:
+        config = self._config
+        return Patience(
+            config.retry_ms, config.retry_ms_max, monotonic=self._monotonic, rng=self._rng
+        )
+
+    def _note_failure(self, at: SegmentId | None, error: Exception) -> None:
+        kind = kind_of(error)
+        is_of_store = at is None or kind in _OF_THE_STORE
+        with self._lock:
+            self._failure_counts[kind.value] += 1
+            self._last_error = (str(error), self._clock.now_ms(), kind)
+            if is_of_store:
+                is_news = self._store_failure is not kind
+                self._store_failure = kind
+                self._patience.note_failure()
+            else:
+                assert at is not None
+                patience = self._troubles.get(at, (self._new_patience(), ""))[0]
+                patience.note_failure()
+                self._troubles[at] = (patience, str(error))
+                is_news = patience.failure_count == 1
+        if is_news:
+            fields = {} if at is None else {"shard": at.shard, "segment": at.seq}
+            _log.error("tiering_failed", kind=kind.value, error=str(error), **fields)
+
+    def _note_success(self) -> None:
+        with self._lock:
+            was = self._store_failure
+            self._store_failure = None
+            self._patience.note_success()
+        if was is not None:
+            _log.info("store_usable_again", was=was.value)
+        self._wake.set()
+
+    def _note_change(self) -> None:
+        self._judge_backlog()
+        self._wake.set()
+
+    def _judge_backlog(self) -> None:
+        """Holds appends to tiered topics while more waits than is allowed."""
+        limit = self._config.backlog_bytes
+        if limit is None:
+            return
+        waiting = self.ledger.waiting_bytes()
+        is_holding = waiting > limit
+        if is_holding == self._is_holding:
+            return
+        self._is_holding = is_holding
+        refusal = TierBacklogFull(waiting, limit) if is_holding else None
+        for engine in self._engines.values():
+            engine.refuse_tiered(refusal)
+        event = "appends_held" if is_holding else "appends_released"
+        (_log.error if is_holding else _log.info)(event, waiting_bytes=waiting, limit=limit)
+
+    def _topic_name(self, shard: str) -> str:
+        topic = self.ledger.topic_of(shard)
+        return "" if topic is None else topic.record.name

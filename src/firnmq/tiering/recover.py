@@ -1,0 +1,327 @@
+"""Finds a cluster again in its object store, when nothing else of it is left.
+
+Topics come from their manifests, and without one a topic does not exist: it was deleted. A shard's
+manifest says where it begins and what was deleted; the manifests of its segments, each written last
+of its upload, say what there is. Of several copies of a range the one described last counts. They
+must follow each other without a gap from the shard's start on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from firnmq.engines.transactions import AbortedTransaction, OpenTransaction
+from firnmq.errors import Corruption, FirnError, InvalidArgument, ObjectNotFound
+from firnmq.tiering.indexlayout import HEADER_BYTES, Header, SectionKind
+from firnmq.tiering.indexsections import parse_aborted
+from firnmq.tiering.keys import (
+    INDEX,
+    MANIFEST,
+    MANIFESTS,
+    SEGMENT,
+    ManifestObject,
+    cluster_manifest_prefix,
+    parse,
+    parse_manifest,
+    shard_prefix,
+)
+from firnmq.tiering.manifest import SegmentManifest, ShardManifest, TopicManifest
+from firnmq.tiering.ownership import clusters_in
+from firnmq.tiering.stores import ObjectInfo, ObjectStore
+
+_PARALLEL = 16
+"""Manifests read at the same time: each is one round trip."""
+
+A = TypeVar("A")
+B = TypeVar("B")
+M = TypeVar("M", TopicManifest, ShardManifest)
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets that a shard should have and the store does not: [start_offset, end_offset)."""
+
+    topic: str
+    shard: str
+    start_offset: int
+    end_offset: int
+
+
+class GapsFound(FirnError):
+    """The store lacks a part of the history between what it has; nothing was written."""
+
+    def __init__(self, gaps: Sequence[Gap]) -> None:
+        first = gaps[0]
+        more = f", and {len(gaps) - 1:,} more" if len(gaps) > 1 else ""
+        super().__init__(
+            f"offsets {first.start_offset:,} to {first.end_offset - 1:,} of {first.topic} "
+            f"({first.shard}) are not in the store{more}; --skip-gaps recovers what comes after "
+            "the last gap of each shard"
+        )
+        self.gaps = list(gaps)
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundShard:
+    """One shard as far as the store knows it."""
+
+    name: str
+    start_offset: int
+    epoch: int
+    has_manifest: bool
+    segments: list[SegmentManifest] = field(default_factory=list)
+    """They follow each other without a gap."""
+    gaps: list[Gap] = field(default_factory=list)
+    holes: tuple[int, ...] = ()
+    dead_keys: tuple[tuple[bytes, int], ...] = ()
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset if self.segments else self.start_offset
+
+    @property
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """Begun before the end and not ended there."""
+        last = self.segments[-1].transactions if self.segments else ()
+        return tuple(OpenTransaction(*each) for each in last)
+
+    @property
+    def producers(self) -> tuple[tuple[int, bytes], ...]:
+        return self.segments[-1].producers if self.segments else ()
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundTopic:
+    manifest: TopicManifest
+    shards: list[FoundShard]
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundCluster:
+    """Everything that can be had again."""
+
+    cluster: str
+    topics: list[FoundTopic]
+    passed_over: list[str]
+    """What was found and cannot be used, with the reason."""
+
+    def gaps(self) -> list[Gap]:
+        return [gap for topic in self.topics for shard in topic.shards for gap in shard.gaps]
+
+
+def choose_cluster(store: ObjectStore, wanted: str | None) -> str:
+    """The cluster to recover: the one that is there, or the one that is wanted among several."""
+    found = set(clusters_in(store))
+    for info in store.list(MANIFESTS):
+        parsed = parse_manifest(info.key)
+        if parsed is not None:
+            found.add(parsed.cluster)
+    names = ", ".join(sorted(found)) or "none"
+    if wanted is not None:
+        if wanted not in found:
+            raise InvalidArgument(
+                "cluster", f"{wanted!r} is not in {store.url}; there are: {names}"
+            )
+        return wanted
+    if len(found) != 1:
+        raise InvalidArgument("cluster", f"name one of those in {store.url}: {names}")
+    return found.pop()
+
+
+def find_cluster(store: ObjectStore, cluster: str, *, skip_gaps: bool = False) -> FoundCluster:
+    """Reads every manifest of the cluster. GapsFound unless gaps are to be skipped."""
+    return _Finder(store, cluster).find(skip_gaps=skip_gaps)
+
+
+class _Finder:
+    def __init__(self, store: ObjectStore, cluster: str) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._passed_over: list[str] = []
+        self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="firn-recover")
+
+    def find(self, *, skip_gaps: bool) -> FoundCluster:
+        with self._threads:
+            topics = self._newest_by_name()
+            shards = self._manifests(ShardManifest, is_topic=False)
+            found = [
+                FoundTopic(
+                    manifest=topic,
+                    shards=[
+                        self._shard(topic, f"{topic.topic_id}_{seq}", shards)
+                        for seq in range(topic.shard_count)
+                    ],
+                )
+                for topic in topics
+            ]
+            cluster = FoundCluster(
+                cluster=self._cluster, topics=found, passed_over=self._passed_over
+            )
+            gaps = cluster.gaps()
+            if gaps and not skip_gaps:
+                raise GapsFound(gaps)
+            for each in found:
+                for shard in each.shards:
+                    self._read_aborted(shard)
+        return cluster
+
+    # Topics and shards --------------------------------------------------------------------------
+
+    def _newest_by_name(self) -> list[TopicManifest]:
+        """Topics in the order of their names. Of two with one name, the earlier was deleted."""
+        by_name: dict[str, TopicManifest] = {}
+        manifests = self._manifests(TopicManifest, is_topic=True).values()
+        for manifest in sorted(manifests, key=lambda each: (each.created_ms, each.topic_id)):
+            before = by_name.get(manifest.topic)
+            if before is not None:
+                self._pass_over(f"topic {before.topic} ({before.topic_id})", "was made anew since")
+            by_name[manifest.topic] = manifest
+        return [by_name[name] for name in sorted(by_name)]
+
+    def _manifests(self, kind: type[M], *, is_topic: bool) -> dict[str, M]:
+        """By the id of the topic or the name of the shard: the newest that can be read."""
+        keys: dict[str, list[tuple[int, ObjectInfo]]] = {}
+        for info in self._store.list(cluster_manifest_prefix(self._cluster)):
+            parsed = parse_manifest(info.key)
+            if parsed is not None and (parsed.shard is None) is is_topic:
+                keys.setdefault(_subject(parsed), []).append((parsed.number, info))
+        read = self._map(lambda found: self._newest(kind, found), keys.values())
+        return {
+            subject: manifest
+            for subject, manifest in zip(keys, read, strict=True)
+            if manifest is not None
+        }
+
+    def _newest(self, kind: type[M], found: list[tuple[int, ObjectInfo]]) -> M | None:
+        for _, info in sorted(found, key=lambda each: each[0], reverse=True):
+            try:
+                return kind.unpack(self._store.get_range(info.key, 0, info.size), info.key)
+            except ObjectNotFound:
+                continue  # Replaced by a newer one meanwhile.
+            except Corruption as error:
+                self._pass_over(info.key, str(error))
+        return None
+
+    # Segments -----------------------------------------------------------------------------------
+
+    def _shard(
+        self, topic: TopicManifest, name: str, manifests: dict[str, ShardManifest]
+    ) -> FoundShard:
+        manifest = manifests.get(name)
+        segments = self._segments(topic, name)
+        first = min((each.base_offset for each in segments), default=0)
+        shard = FoundShard(
+            name=name,
+            start_offset=first if manifest is None else manifest.start_offset,
+            epoch=0 if manifest is None else manifest.epoch,
+            has_manifest=manifest is not None,
+            holes=() if manifest is None else manifest.holes,
+            dead_keys=() if manifest is None else manifest.dead_keys,
+        )
+        self._chain(topic.topic, shard, segments)
+        return shard
+
+    def _segments(self, topic: TopicManifest, name: str) -> list[SegmentManifest]:
+        """Complete copies of the shard's segments, in any order."""
+        prefix = shard_prefix(self._cluster, topic.topic, topic.topic_id, name)
+        objects = {info.key: info for info in self._store.list(prefix)}
+        keys = [
+            key
+            for key in objects
+            if (parsed := parse(key)) is not None and parsed.suffix == MANIFEST
+        ]
+        found = []
+        for key, manifest in zip(keys, self._map(self._segment, keys), strict=True):
+            if manifest is None:
+                continue
+            reason = _incomplete(manifest, key, objects)
+            if reason is None:
+                found.append(manifest)
+            else:
+                self._pass_over(manifest.key, reason)
+        return found
+
+    def _segment(self, key: str) -> SegmentManifest | None:
+        try:
+            size = self._store.head(key).size
+            return SegmentManifest.unpack(self._store.get_range(key, 0, size), key)
+        except (Corruption, ObjectNotFound) as error:
+            self._pass_over(key, str(error))
+            return None
+
+    def _chain(self, topic: str, shard: FoundShard, segments: list[SegmentManifest]) -> None:
+        """Puts the segments in order; where one is missing, what follows begins anew."""
+        best: dict[int, SegmentManifest] = {}
+        for each in segments:
+            if each.end_offset <= shard.start_offset:
+                continue  # Its removal has begun.
+            other = best.get(each.base_offset)
+            if other is None or _rank(each) > _rank(other):
+                best[each.base_offset] = each
+        at = shard.start_offset
+        for base in sorted(best):
+            segment = best[base]
+            if shard.segments and base < at:
+                self._pass_over(segment.key, f"overlaps what ends at {at:,}")
+                continue
+            if base > at:
+                gap = Gap(topic=topic, shard=shard.name, start_offset=at, end_offset=base)
+                shard.gaps.append(gap)
+                for before in shard.segments:
+                    self._pass_over(before.key, f"is before the gap at {at:,}")
+                shard.segments = []
+            shard.segments.append(segment)
+            at = segment.end_offset
+        if shard.gaps:
+            shard.start_offset = max(shard.start_offset, shard.gaps[-1].end_offset)
+
+    def _read_aborted(self, shard: FoundShard) -> None:
+        """Aborted transactions whose end is in what was found; later ones count as open."""
+        found = {
+            transaction
+            for each in self._map(self._aborted_in, shard.segments)
+            for transaction in each
+        }
+        shard.aborted = sorted(
+            each for each in found if shard.start_offset <= each.last_offset < shard.end_offset
+        )
+
+    def _aborted_in(self, segment: SegmentManifest) -> list[AbortedTransaction]:
+        key = segment.key + INDEX
+        header = Header.unpack(self._store.get_range(key, 0, HEADER_BYTES), key)
+        section = header.sections[SectionKind.ABORTED]
+        content = self._store.get_range(key, section.position, section.length)
+        return parse_aborted(content, header, key)
+
+    # ------------------------------------------------------------------------------------------
+
+    def _map(self, read: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+        return self._threads.map(read, items)
+
+    def _pass_over(self, what: str, reason: str) -> None:
+        self._passed_over.append(f"{what}: {reason}")
+
+
+def _subject(parsed: ManifestObject) -> str:
+    return parsed.topic_id if parsed.shard is None else parsed.shard
+
+
+def _rank(manifest: SegmentManifest) -> tuple[int, int, str]:
+    return manifest.epoch, manifest.uploaded_ms, manifest.upload_id
+
+
+def _incomplete(manifest: SegmentManifest, key: str, objects: dict[str, ObjectInfo]) -> str | None:
+    if manifest.key + MANIFEST != key:
+        return "the manifest is another object's"
+    for suffix, size in ((SEGMENT, manifest.length), (INDEX, manifest.index_length)):
+        info = objects.get(manifest.key + suffix)
+        if info is None:
+            return f"its {suffix} object is not there"
+        if info.size != size:
+            return f"its {suffix} object has {info.size:,} bytes where {size:,} belong"
+    return None

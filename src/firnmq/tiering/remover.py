@@ -1,0 +1,192 @@
+"""Drops what is here and in the store, and removes from the store what is dead.
+
+Dropping here: the store is asked once more whether it has the copy in full, the head of its index
+goes to the cache, the metadata says that the bytes are there alone, and then they go. Removing
+there: the shard's manifest says first where the shard begins now, so that a recovery does not miss
+what is gone; then the objects go, the manifest of the segment before the rest; then the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from firnmq.clock import Clock
+from firnmq.disk.files import Buffer
+from firnmq.engines.api import ShardStatus
+from firnmq.engines.retention import to_drop_here
+from firnmq.engines.segments import SegmentMeta
+from firnmq.engines.state import ShardState
+from firnmq.errors import FirnError, ShardNotFound, StaleEpoch
+from firnmq.eventlog import EventLogger
+from firnmq.meta.records import GraveRecord
+from firnmq.tiering.cache import CacheStatistics
+from firnmq.tiering.keys import parse
+from firnmq.tiering.ledger import TieredTopic, TierLedger
+from firnmq.tiering.manifests import ManifestKeeper
+from firnmq.tiering.uploader import CopyEngine, SegmentUploader
+
+_log = EventLogger("tiering")
+
+
+class TierEngine(CopyEngine, Protocol):
+    """What a mover asks of an engine."""
+
+    def status(self, shard: str) -> ShardStatus: ...
+
+    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> None: ...
+
+    def drop_local(self, shard: str, seq: int) -> None: ...
+
+    def forget_copy(self, shard: str, seq: int) -> None: ...
+
+    def refuse_tiered(self, refusal: FirnError | None) -> None: ...
+
+
+class GraveYard(Protocol):
+    """Where copies are remembered that have outlived their shards."""
+
+    def forget_graves(self, graves: Sequence[GraveRecord]) -> None: ...
+
+
+class Primable(Protocol):
+    """The cache of cold reads, as far as a mover needs it."""
+
+    def prime(self, meta: SegmentMeta, index_head: Buffer) -> None: ...
+
+    def statistics(self) -> CacheStatistics: ...
+
+
+class Remover:
+    """For the mover's thread."""
+
+    def __init__(
+        self,
+        *,
+        ledger: TierLedger,
+        engines: Mapping[str, TierEngine],
+        uploader: SegmentUploader,
+        manifests: ManifestKeeper,
+        state: ShardState,
+        graves: GraveYard,
+        clock: Clock,
+        cold: Primable | None,
+    ) -> None:
+        self._ledger = ledger
+        self._engines = engines
+        self._uploader = uploader
+        self._manifests = manifests
+        self._state = state
+        self._graves = graves
+        self._clock = clock
+        self._cold = cold
+        self.dropped_count = 0
+        """Segments whose bytes here were dropped."""
+        self.removed_count = 0
+        """Segments whose objects were removed."""
+
+    # Here ---------------------------------------------------------------------------------------
+
+    def drop_local(self) -> None:
+        """Drops every copy here that its topic's local retention does not keep."""
+        now_ms = self._clock.now_ms()
+        for shard in self._ledger.shards_with_local_copies():
+            topic = self._ledger.topic_of(shard)
+            if topic is None or not topic.is_ready:
+                continue
+            config = topic.config
+            if config.local_retention_ms is None and config.local_retention_bytes is None:
+                continue
+            status = self._engine(topic).status(shard)
+            active_bytes = status.length_bytes - sum(
+                meta.length for meta in status.segments if meta.is_sealed
+            )
+            for meta in to_drop_here(status.segments, config, active_bytes, now_ms):
+                self._drop(topic, shard, meta)
+
+    def _drop(self, topic: TieredTopic, shard: str, meta: SegmentMeta) -> None:
+        index_head = self._uploader.check(meta)
+        if self._cold is not None:
+            self._cold.prime(meta, index_head)
+        self._engine(topic).drop_local(shard, meta.seq)
+        self.dropped_count += 1
+        _log.info("local_copy_dropped", shard=shard, segment=meta.seq, length=meta.length)
+
+    # There --------------------------------------------------------------------------------------
+
+    def has_work(self) -> bool:
+        return bool(self._ledger.dead_copies() or self._ledger.unwanted() or self.grave_count())
+
+    def work(self) -> None:
+        """Removes the objects of deleted segments and topics, and of copies nobody wants."""
+        self._remove_dead()
+        self._abandon_unwanted()
+        self._clear_graves()
+
+    def _remove_dead(self) -> None:
+        written: set[str] = set()
+        for at, record in self._ledger.dead_copies():
+            topic = self._ledger.topic_of(at.shard)
+            if topic is None or record.tier is None:
+                continue  # The topic is being deleted: its graves list the objects.
+            if at.shard not in written and record.tier.is_done:
+                self.write_shard_manifest(topic, at.shard)
+                written.add(at.shard)
+            self._uploader.remove(record.tier)
+            try:
+                self._engine(topic).forget_copy(at.shard, at.seq)
+            except (StaleEpoch, ShardNotFound):
+                continue
+            self.removed_count += 1
+            _log.info("objects_removed", shard=at.shard, segment=at.seq, key=record.tier.key)
+
+    def _abandon_unwanted(self) -> None:
+        """Copies that were begun before their topic's tiering was turned off."""
+        for at, record in self._ledger.unwanted():
+            topic = self._ledger.topic_of(at.shard)
+            if topic is None or not topic.is_ready or record.tier is None:
+                continue
+            try:
+                self._engine(topic).abandon_copy(at.shard, at.seq, record.tier.upload_id)
+            except (StaleEpoch, ShardNotFound):
+                continue
+            self._uploader.remove(record.tier)
+
+    def grave_count(self) -> int:
+        """Copies whose shards are gone and whose objects are still to be removed."""
+        return self._ledger.grave_count()
+
+    def _clear_graves(self) -> None:
+        """Removes what deleted topics have left. Their own manifests go first, so that a recovery
+        does not bring back a topic that was deleted."""
+        graves = self._ledger.graves()
+        for topic in {_topic_of(each.tier.key) for each in graves}:
+            if topic is not None:
+                self._manifests.remove_topic(*topic)
+        for grave in graves:
+            self._uploader.remove(grave.tier)
+            self._graves.forget_graves([grave])
+            self.removed_count += 1
+            _log.info("objects_removed", shard=grave.shard, segment=grave.seq, key=grave.tier.key)
+
+    def write_shard_manifest(self, topic: TieredTopic, shard: str) -> None:
+        record = self._ledger.shard(shard)
+        if record is None:
+            return
+        self._manifests.write_shard(
+            topic.record,
+            shard,
+            start_offset=record.start,
+            epoch=record.epoch,
+            holes=self._state.holes(record.uid),
+            dead_keys=self._state.dead_keys(record.uid),
+        )
+
+    def _engine(self, topic: TieredTopic) -> TierEngine:
+        return self._engines[topic.config.storage_type]
+
+
+def _topic_of(key: str) -> tuple[str, str] | None:
+    """Name and id of the topic that a copy is of."""
+    parsed = parse(key)
+    return None if parsed is None else (parsed.topic, parsed.topic_id)

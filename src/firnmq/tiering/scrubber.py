@@ -1,0 +1,254 @@
+"""Compares the objects of a cluster with its metadata: what nobody refers to, and what is missing.
+
+An upload is noted in the metadata before its first object exists. So the objects are listed first
+and the metadata is read after: an object that is listed and not referred to then will never be. In
+addition, objects younger than a grace period are left alone, their age being told by the store's
+own clock: a small object is written to learn what time it is there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import msgspec
+
+from firnmq.clock import Clock
+from firnmq.engines.segments import SegmentState
+from firnmq.errors import ObjectNotFound
+from firnmq.eventlog import EventLogger
+from firnmq.meta import MetaStore
+from firnmq.meta.records import (
+    SEGMENTS,
+    TIER_GRAVES,
+    TOPICS,
+    GraveRecord,
+    SegmentRecord,
+    TopicRecord,
+    decode,
+    segment_key,
+)
+from firnmq.tiering.keys import INDEX, MANIFEST, SEGMENT, parse, parse_manifest
+from firnmq.tiering.ownership import is_claim
+from firnmq.tiering.stores import ObjectInfo, ObjectStore
+
+_log = EventLogger("tiering")
+
+_DELETE_AT_ONCE = 500
+_SHOWN_MAX = 1000
+"""Objects that a report names one by one; all are counted."""
+_PROBE_FOLDER = "probes"
+_SWEEP_MS = 24 * 3600 * 1000
+"""Uploads that began later may still be under way, of this cluster or of another in the store."""
+
+
+class Orphan(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that nothing refers to."""
+
+    key: str
+    size: int
+    age_ms: int
+    """By the store's clock."""
+    is_young: bool
+    """Younger than the grace period: it stays for now."""
+
+
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the metadata relies on and that the store does not have."""
+
+    shard: str
+    segment_seq: int
+    key: str
+    reason: str
+    is_local: bool
+    """Whether the segment is here as well, so that nothing is lost."""
+
+
+class ScrubReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scrub found and did."""
+
+    is_dry_run: bool
+    object_count: int
+    """Of this cluster."""
+    object_bytes: int
+    foreign_count: int
+    """Objects of other clusters, and such as are not ours at all; never touched."""
+    segment_count: int
+    """Segments in the metadata that were looked up."""
+    orphan_count: int
+    orphan_bytes: int
+    young_count: int
+    """Orphans that are left alone until they are older."""
+    removed_count: int
+    removed_bytes: int
+    swept_count: int
+    """Unfinished uploads that were discarded."""
+    skew_ms: int
+    """The store's clock minus ours."""
+    orphans: list[Orphan]
+    missing: list[Missing]
+
+    def log(self) -> None:
+        if self.removed_count:
+            _log.info("orphans_removed", count=self.removed_count, bytes=self.removed_bytes)
+        for each in self.missing[:10]:
+            _log.error(
+                "object_missing",
+                shard=each.shard,
+                segment=each.segment_seq,
+                key=each.key,
+                reason=each.reason,
+                is_local=each.is_local,
+            )
+
+
+class _Wanted:
+    """What the metadata refers to at one moment."""
+
+    def __init__(self, meta: MetaStore) -> None:
+        self.segments: list[tuple[str, int, SegmentRecord]] = []
+        """Tiered ones, with shard and number."""
+        self.keys: set[str] = set()
+        """Of copies, finished, under way, or about to be removed by the mover."""
+        self.topic_ids: set[str] = set()
+        # Topics are read last: one that is made meanwhile must not look deleted.
+        for entry in meta.range(SEGMENTS).entries:
+            record = decode(entry, SegmentRecord)
+            if record.tier is None:
+                continue
+            self.keys.add(record.tier.key)
+            if record.state is SegmentState.TIERED:
+                shard, _, seq = entry.key.removeprefix(SEGMENTS).rpartition("/")
+                self.segments.append((shard, int(seq), record))
+        for entry in meta.range(TIER_GRAVES).entries:
+            self.keys.add(decode(entry, GraveRecord).tier.key)
+        for entry in meta.range(TOPICS).entries:
+            self.topic_ids.add(decode(entry, TopicRecord).topic_id)
+
+
+class Scrubber:
+    """One scrub at a time."""
+
+    def __init__(
+        self, store: ObjectStore, cluster: str, meta: MetaStore, clock: Clock, *, grace_ms: int
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._meta = meta
+        self._clock = clock
+        self._grace_ms = grace_ms
+
+    def scrub(self, *, dry_run: bool, grace_ms: int | None = None) -> ScrubReport:
+        """Looks at everything; removes what is orphaned and old enough unless it is a dry run."""
+        grace_ms = self._grace_ms if grace_ms is None else grace_ms
+        now_ms, skew_ms = self._store_time()
+        listed: dict[str, ObjectInfo] = {}
+        foreign_count = 0
+        for info in self._store.list(""):
+            if self._is_ours(info.key):
+                listed[info.key] = info
+            elif not is_claim(info.key):
+                foreign_count += 1
+        wanted = _Wanted(self._meta)
+        orphans = [
+            Orphan(
+                key=info.key,
+                size=info.size,
+                age_ms=now_ms - info.modified_ms,
+                is_young=now_ms - info.modified_ms < grace_ms,
+            )
+            for info in listed.values()
+            if self._is_orphan(info.key, wanted)
+        ]
+        old = [each for each in orphans if not each.is_young]
+        swept_count = 0
+        if not dry_run:
+            for at in range(0, len(old), _DELETE_AT_ONCE):
+                self._store.delete([each.key for each in old[at : at + _DELETE_AT_ONCE]])
+            swept_count = self._store.sweep("", before_ms=now_ms - max(grace_ms, _SWEEP_MS))
+        return ScrubReport(
+            is_dry_run=dry_run,
+            object_count=len(listed),
+            object_bytes=sum(info.size for info in listed.values()),
+            foreign_count=foreign_count,
+            segment_count=len(wanted.segments),
+            orphan_count=len(orphans),
+            orphan_bytes=sum(each.size for each in orphans),
+            young_count=len(orphans) - len(old),
+            removed_count=0 if dry_run else len(old),
+            removed_bytes=0 if dry_run else sum(each.size for each in old),
+            swept_count=swept_count,
+            skew_ms=skew_ms,
+            orphans=orphans[:_SHOWN_MAX],
+            missing=list(self._missing(listed, wanted)),
+        )
+
+    def _store_time(self) -> tuple[int, int]:
+        """What time it is by the store's clock, and how far that is ahead of ours."""
+        key = f"{_PROBE_FOLDER}/{self._cluster}/{secrets.token_hex(8)}"
+        before_ms = self._clock.now_ms()
+        self._store.put(key, b"what time is it")
+        try:
+            modified_ms = self._store.head(key).modified_ms
+        finally:
+            self._store.delete([key])
+        return modified_ms, modified_ms - before_ms
+
+    def _is_ours(self, key: str) -> bool:
+        segment = parse(key)
+        if segment is not None:
+            return segment.cluster == self._cluster
+        manifest = parse_manifest(key)
+        if manifest is not None:
+            return manifest.cluster == self._cluster
+        return key.startswith(f"{_PROBE_FOLDER}/{self._cluster}/")
+
+    def _is_orphan(self, key: str, wanted: _Wanted) -> bool:
+        segment = parse(key)
+        if segment is not None:
+            return key.removesuffix(segment.suffix) not in wanted.keys
+        # Older manifests of what is there are removed by whoever writes newer ones.
+        manifest = parse_manifest(key)
+        return manifest is None or manifest.topic_id not in wanted.topic_ids
+
+    def _missing(self, listed: dict[str, ObjectInfo], wanted: _Wanted) -> Iterator[Missing]:
+        for shard, seq, record in wanted.segments:
+            copy = record.tier
+            assert copy is not None
+            for suffix, size in (
+                (SEGMENT, record.length),
+                (INDEX, copy.index_length),
+                (MANIFEST, None),
+            ):
+                key = copy.key + suffix
+                info = listed.get(key)
+                if info is None or (size is not None and info.size != size):
+                    reason = self._trouble(key, size)  # It may be younger than the list.
+                    if reason is not None and self._is_still_wanted(shard, seq, copy.key):
+                        yield Missing(
+                            shard=shard,
+                            segment_seq=seq,
+                            key=key,
+                            reason=reason,
+                            is_local=record.is_local,
+                        )
+
+    def _is_still_wanted(self, shard: str, seq: int, key: str) -> bool:
+        entry = self._meta.get(segment_key(shard, seq))
+        if entry is None:
+            return False
+        record = decode(entry, SegmentRecord)
+        return (
+            record.state is SegmentState.TIERED
+            and record.tier is not None
+            and record.tier.key == key
+        )
+
+    def _trouble(self, key: str, size: int | None) -> str | None:
+        try:
+            found = self._store.head(key)
+        except ObjectNotFound:
+            return "is not there"
+        if size is not None and found.size != size:
+            return f"has {found.size:,} bytes where {size:,} belong"
+        return None

@@ -1,0 +1,148 @@
+"""What an operator is told about the store: what waits, why, and what was done so far."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from firnmq.errors import (
+    Corruption,
+    ObjectCorrupt,
+    ObjectNotFound,
+    ObjectTruncated,
+    StorageFailed,
+    StoreDenied,
+    StoreUnavailable,
+)
+from firnmq.tiering.cache import CacheStatistics
+from firnmq.tiering.ownership import NotOwner
+
+SEGMENTS_SHOWN_MAX = 100
+"""Waiting segments that a status names one by one."""
+
+
+class FailureKind(Enum):
+    """What kind of thing went wrong, for counting and for what to do about it."""
+
+    UNAVAILABLE = "unavailable"
+    """The store is down or too slow: it is tried again by itself."""
+    DENIED = "denied"
+    """The store refuses our credentials: an operator must act."""
+    VERIFICATION = "verification"
+    """The store does not hold what was sent: it is sent again."""
+    LOCAL = "local"
+    """Our own bytes are damaged or cannot be read."""
+    NOT_OWNER = "not_owner"
+    """The cluster's objects belong to another data directory."""
+    OTHER = "other"
+
+
+_KINDS: tuple[tuple[tuple[type[Exception], ...], FailureKind], ...] = (
+    ((StoreUnavailable,), FailureKind.UNAVAILABLE),
+    ((StoreDenied,), FailureKind.DENIED),
+    ((ObjectCorrupt, ObjectTruncated, ObjectNotFound), FailureKind.VERIFICATION),
+    ((Corruption, StorageFailed, OSError), FailureKind.LOCAL),
+    ((NotOwner,), FailureKind.NOT_OWNER),
+)
+
+
+def kind_of(error: Exception) -> FailureKind:
+    for kinds, kind in _KINDS:
+        if isinstance(error, kinds):
+            return kind
+    return FailureKind.OTHER
+
+
+class WaitingSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed segment that is not in the store yet."""
+
+    topic: str
+    shard: str
+    segment_seq: int
+    base_offset: int
+    end_offset: int
+    length_bytes: int
+    sealed_ms: int
+    attempt_count: int
+    why: str
+
+
+class TierTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a topic's sealed segments are."""
+
+    topic: str
+    is_tiered: bool
+    waiting_segments: int
+    waiting_bytes: int
+    tiered_segments: int
+    tiered_bytes: int
+    local_segments: int
+    """Of those in the store, here as well."""
+    local_bytes: int
+
+
+class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What cold reads have fetched, and how much of it is kept."""
+
+    fetch_count: int = 0
+    fetched_bytes: int = 0
+    failed_fetch_count: int = 0
+    hit_count: int = 0
+    """Reads that needed no fetch."""
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    evicted_count: int = 0
+    corrupt_count: int = 0
+    """Chunks that were not what they should be, and were fetched again."""
+
+    @classmethod
+    def of(cls, statistics: CacheStatistics) -> CacheUse:
+        return cls(
+            fetch_count=statistics.fetch_count,
+            fetched_bytes=statistics.fetched_bytes,
+            failed_fetch_count=statistics.failed_fetch_count,
+            hit_count=statistics.hit_count,
+            memory_bytes=statistics.memory_bytes,
+            disk_bytes=statistics.disk_bytes,
+            evicted_count=statistics.evicted_count,
+            corrupt_count=statistics.corrupt_count,
+        )
+
+
+class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The mover and its store at one moment."""
+
+    url: str
+    cluster: str
+    state: str
+    """`ok`, `unknown` before it was used, or the kind of the failure that keeps us from it."""
+    last_error: str | None
+    last_error_ms: int | None
+    failures_in_a_row: int
+    retry_in_ms: int
+    uploading_segments: int
+    waiting_segments: int
+    waiting_bytes: int
+    lag_ms: int
+    """Since when the oldest segment that is due waits."""
+    tiered_segments: int
+    tiered_bytes: int
+    local_segments: int
+    local_bytes: int
+    dead_segments: int
+    """Deleted segments whose objects are still to be removed."""
+    backlog_bytes_max: int | None
+    is_holding_appends: bool
+    """Whether appends to tiered topics are refused until uploads have caught up."""
+    upload_count: int
+    uploaded_bytes: int
+    dropped_count: int
+    """Segments whose bytes here were dropped."""
+    removed_count: int
+    """Segments whose objects were removed."""
+    failure_counts: dict[str, int]
+    cache: CacheUse
+    topics: list[TierTopic]
+    waiting: list[WaitingSegment]
+    """The oldest of them."""

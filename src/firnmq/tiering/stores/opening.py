@@ -1,0 +1,55 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from firnmq.errors import InvalidArgument
+from firnmq.tiering.stores.api import ObjectStore, check_prefix
+from firnmq.tiering.stores.options import StoreOptions
+
+SCHEMES = ("file", "s3", "gs", "az", "hdfs")
+
+
+def open_store(url: str, options: StoreOptions | None = None) -> ObjectStore:
+    """The store at a URL. Nothing is asked of it yet, except that a directory is made.
+
+    file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix,
+    hdfs://namenode:port/directory.
+    """
+    options = options or StoreOptions()
+    parts = urlsplit(url)
+    _require_plain(url, parts)
+    match parts.scheme:
+        case "file":
+            from firnmq.tiering.stores.local import LocalStore
+
+            if parts.netloc or not parts.path.startswith("/") or parts.path.strip("/") == "":
+                raise InvalidArgument("store", f"{url!r} has no directory: file:///path/to/it")
+            return LocalStore(Path(unquote(parts.path)))
+        case "s3" | "gs" | "az":
+            from firnmq.tiering.stores.cloud import open_cloud_store
+
+            if not parts.netloc:
+                raise InvalidArgument("store", f"{url!r} names no bucket: {parts.scheme}://bucket")
+            prefix = check_prefix(parts.path.strip("/"))
+            return open_cloud_store(parts.scheme, parts.netloc, prefix, options)
+        case "hdfs":
+            from firnmq.tiering.stores.hdfs import HdfsStore
+
+            if not parts.netloc:
+                raise InvalidArgument("store", f"{url!r} names no host: hdfs://namenode:8020/path")
+            return HdfsStore(parts.netloc, check_prefix(parts.path.strip("/")), options)
+        case _:
+            raise InvalidArgument(
+                "store", f"{url!r} is none of {', '.join(f'{each}://' for each in SCHEMES)}"
+            )
+
+
+def _require_plain(url: str, parts: SplitResult) -> None:
+    """No credentials in URLs: they end up in logs, process lists and metadata."""
+    if parts.username is not None or parts.password is not None:
+        raise InvalidArgument("store", "a URL with credentials in it; give them as settings")
+    if parts.query or parts.fragment:
+        raise InvalidArgument("store", f"{url!r} has a query or fragment, which mean nothing here")

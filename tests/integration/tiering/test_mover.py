@@ -1,0 +1,248 @@
+"""Sealed segments go to the store, local copies go, and reads do not notice."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firnmq.config import Tiering, TieringConfig
+from firnmq.disk import run_blocking
+from firnmq.errors import TierBacklogFull
+from firnmq.testing import FakeClock
+from firnmq.tiering.keys import parse, parse_manifest
+from firnmq.tiering.manifest import ShardManifest
+from tests.integration.tiering.stage import (
+    SEALED_HERE,
+    TIERED_HERE,
+    TIERED_THERE,
+    TOPIC,
+    Stage,
+    Wrapped,
+    check,
+)
+
+ENGINES = ("EngineSegment", "EngineRocksDB", "EngineMemory")
+
+
+def _change(stage: Stage, **fields: Any) -> None:
+    """Gives the topic other options."""
+    config = dataclasses.replace(stage.store.topic(TOPIC).topic.config, **fields)
+    run_blocking(stage.local.manager.reconfigure_topic(TOPIC, config))
+    stage.settle()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_history_is_read_from_the_store(
+    tmp_path: Path, tiering: TieringConfig, engine: str
+) -> None:
+    with Stage(tmp_path / "data", tiering) as stage:
+        topic = stage.create(storage_type=engine, local_retention_ms=0)
+        stage.fill(0, 120)
+        assert stage.states() == {SEALED_HERE}
+        stage.work()
+        assert stage.states() == {TIERED_THERE}
+        assert len(stage.object_keys(".seg")) == len(stage.metas()) - 1 > 2
+        check(topic, range(120))
+        topic.delete_by_offset(5)
+        topic.delete_by_key(b"key-3", shard=0)
+        left = [n for n in range(120) if n != 5 and n % 7 != 3]
+        check(topic, left)
+        stage.fill(120, 40)
+    with Stage(tmp_path / "data", tiering) as stage:
+        check(stage.store.topic(TOPIC), [*left, *range(120, 160)])
+        stage.work()
+        assert stage.states() == {TIERED_THERE}
+        check(stage.store.topic(TOPIC), [*left, *range(120, 160)])
+        report = stage.mover.scrub(dry_run=False, grace_ms=0)
+        assert (report.orphan_count, report.missing) == (0, [])
+
+
+def test_a_segment_waits_for_its_delay(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    clock = FakeClock()
+    with Stage(tmp_path / "data", file_tiering, clock=clock) as stage:
+        stage.create(tiering_upload_delay_ms=60_000)
+        stage.fill(0, 40)
+        clock.advance(59_999)
+        stage.mover.work()
+        assert stage.object_keys() == []
+        status = stage.mover.status()
+        assert "delay" in status.waiting[0].why
+        assert status.lag_ms == 0
+        clock.advance(500)
+        assert stage.mover.status().lag_ms == 499
+        stage.mover.work()
+        stage.mover.work()
+        assert stage.states() == {TIERED_HERE}
+
+
+def test_local_retention_keeps_the_newest(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create()
+        stage.fill(0, 200)
+        stage.work(rounds=40)
+        _change(stage, local_retention_bytes=5_000)
+        stage.mover.work()
+        places = [meta.is_local for meta in stage.metas()]
+        assert places == sorted(places)
+        assert places.count(False) >= 2
+        here = sum(meta.length for meta in stage.metas() if meta.is_local)
+        first_here = next(meta for meta in stage.metas() if meta.is_local)
+        assert here >= 5_000 > here - first_here.length
+        check(topic, range(200))
+        assert stage.mover.status().local_bytes == here
+
+
+def test_nothing_goes_here_without_local_retention(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 60)
+        stage.work()
+        assert stage.states() == {TIERED_HERE}
+        assert stage.mover.status().dropped_count == 0
+
+
+def test_nothing_goes_here_that_the_store_has_lost(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create()
+        stage.fill(0, 60)
+        stage.work()
+        stage.objects.delete([stage.object_keys(".seg")[0]])
+        _change(stage, local_retention_ms=0)
+        stage.mover.work()
+        assert stage.metas()[0].is_local
+        assert stage.mover.status().state == "verification"
+        check(topic, range(60))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_remote_retention_removes_objects_last(
+    tmp_path: Path, tiering: TieringConfig, engine: str
+) -> None:
+    """1. Everything is in the store alone. 2. Retention moves the start. 3. The shard's manifest
+    says so before the first object goes, and a segment's manifest goes before its bytes."""
+    calls: list[tuple[str, str]] = []
+
+    def watch(when: str, call: str, key: str) -> None:
+        if when == "after" and call in ("put", "delete"):
+            calls.append((call, key))
+
+    with Stage(tmp_path / "data", tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        topic = stage.create(storage_type=engine, local_retention_ms=0)
+        stage.fill(0, 120)
+        stage.work()
+        boundary = stage.metas()[2].base_offset
+        calls.clear()
+        topic.delete_before(boundary)
+        stage.settle()
+        assert stage.mover.status().dead_segments == 2
+        stage.work()
+        assert stage.mover.status().dead_segments == 0
+        check(topic, range(boundary, 120))
+        assert len(stage.object_keys(".seg")) == len(stage.metas()) - 1
+        first_delete = next(
+            at for at, (call, key) in enumerate(calls) if call == "delete" and parse(key)
+        )
+        manifests = [
+            key for call, key in calls[:first_delete] if call == "put" and parse_manifest(key)
+        ]
+        size = stage.objects.head(manifests[-1]).size
+        manifest = ShardManifest.unpack(stage.objects.get_range(manifests[-1], 0, size), "")
+        assert manifest.start_offset == boundary
+        removed = [key.rpartition(".")[2] for call, key in calls if call == "delete" and parse(key)]
+        assert removed == ["mf", "idx", "seg"] * 2
+        assert stage.mover.scrub(dry_run=True, grace_ms=0).orphan_count == 0
+
+
+def test_a_deleted_topic_leaves_nothing(tmp_path: Path, tiering: TieringConfig) -> None:
+    with Stage(tmp_path / "data", tiering) as stage:
+        stage.create(local_retention_ms=0)
+        stage.create("other")
+        stage.fill(0, 60)
+        stage.fill(0, 20, "other")
+        stage.work()
+        kept = [key for key in stage.object_keys() if "/other-" in key]
+        stage.store.delete_topic(TOPIC)
+        stage.settle()
+        assert stage.mover.status().dead_segments > 0
+        stage.work()
+        assert stage.object_keys() == kept
+        everything = [info.key for info in stage.objects.list("")]
+        assert not any(f"/{TOPIC}-" in key for key in everything)
+
+
+def test_tiering_that_is_turned_off(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """1. An upload is broken off. 2. The topic's tiering is turned off. 3. Its objects go."""
+
+    class Broken(OSError):
+        pass
+
+    def watch(when: str, call: str, key: str) -> None:
+        if (when, call) == ("after", "upload"):
+            raise Broken("no more")
+
+    with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        topic = stage.create()
+        stage.fill(0, 20)
+        stage.mover.work()
+        assert len(stage.object_keys()) >= 1
+        _change(stage, tiering=Tiering.OFF)
+        stage.mover.work()
+        stage.mover.work()
+        assert stage.object_keys() == []
+        assert all(meta.tier is None for meta in stage.metas())
+        check(topic, range(20))
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_appends_are_refused_while_too_much_waits(
+    tmp_path: Path, file_tiering: TieringConfig, engine: str
+) -> None:
+    config = dataclasses.replace(file_tiering, backlog_bytes=4_000)
+    with Stage(tmp_path / "data", config) as stage:
+        topic = stage.create(storage_type=engine)
+        free = stage.create("free", tiering="off")
+        written = 0
+        while not stage.mover.status().is_holding_appends:
+            stage.fill(written, 20)
+            written += 20
+        with pytest.raises(TierBacklogFull) as caught:
+            topic.append(["refused"])
+        assert caught.value.waiting_bytes > 4_000 == caught.value.limit
+        free.append(["goes on"])
+        check(topic, range(written))
+        stage.work()
+        assert not stage.mover.status().is_holding_appends
+        stage.fill(written, 20)
+        check(topic, range(written + 20))
+
+
+def test_a_directory_keeps_its_cluster(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    named = dataclasses.replace(file_tiering, cluster="mine")
+    with Stage(tmp_path / "data", named) as stage:
+        assert stage.mover.status().cluster == "mine"
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        assert stage.mover.status().cluster == "mine"
+    with pytest.raises(Exception, match="'mine'"):
+        Stage(tmp_path / "data", dataclasses.replace(file_tiering, cluster="yours"))
+
+
+def test_a_cluster_belongs_to_one_directory(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    named = dataclasses.replace(file_tiering, cluster="mine")
+    with Stage(tmp_path / "one", named) as one:
+        one.create()
+        one.fill(0, 20)
+        one.work()
+        with Stage(tmp_path / "two", named) as two:
+            two.create()
+            two.fill(0, 20)
+            two.work()
+            assert two.mover.status().state == "not_owner"
+            assert two.states() == {SEALED_HERE}
+            with pytest.raises(Exception, match="another data directory"):
+                two.mover.scrub(dry_run=False, grace_ms=0)
+        assert one.mover.scrub(dry_run=True, grace_ms=0).orphan_count == 0

@@ -1,0 +1,292 @@
+"""The mover when the store is down, slow, stopped, refusing or lying, or has other users."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from firnmq.config import TieringConfig
+from firnmq.errors import StaleEpoch, StoreUnavailable
+from firnmq.testing import FakeClock
+from firnmq.testing.fault_proxy import Fault, FaultProxy
+from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
+from firnmq.tiering.stores import ObjectInfo, ObjectStore
+from tests.integration.tiering.stage import (
+    SEALED_HERE,
+    TIERED_HERE,
+    TIERED_THERE,
+    TOPIC,
+    Stage,
+    Wrapped,
+    check,
+)
+
+_CALLS_MAX = 400
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_store_that_fails_at_any_call(
+    tmp_path: Path, file_tiering: TieringConfig, when: str
+) -> None:
+    """Call after call, the store fails there once: before it has done anything, or after it has
+    and the answer is lost. Every time everything ends up where it belongs."""
+    for number in range(_CALLS_MAX):
+        failing = number
+        numbers = itertools.count()
+
+        def watch(moment: str, call: str, key: str) -> None:
+            if moment == when and next(numbers) == failing:  # noqa: B023 - Used in this round.
+                raise StoreUnavailable("file://", "down for a moment", key=key)
+
+        config = dataclasses.replace(
+            file_tiering, url=f"{file_tiering.url}-{number}", parallel_uploads=1
+        )
+        path = tmp_path / f"data-{number}"
+        with Stage(path, config, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+            topic = stage.create(local_retention_ms=0)
+            stage.fill(0, 12)
+            stage.work()
+            boundary = stage.metas()[-1].base_offset
+            stage.fill(12, 4)
+            topic.delete_before(boundary)
+            stage.settle()
+            for _ in range(6):
+                stage.work()
+            assert stage.states() == {TIERED_THERE}
+            assert stage.mover.status().dead_segments == 0
+            is_complete = next(numbers) <= failing
+            failing = -1  # From here on it is well.
+            check(topic, range(boundary, 16))
+            report = stage.mover.scrub(dry_run=True, grace_ms=0)
+            assert (report.orphan_count, report.missing) == (0, [])
+        if is_complete:
+            assert number > 20
+            return
+    raise AssertionError("there is no end to the calls")
+
+
+def test_a_store_that_is_down_while_records_come(
+    tmp_path: Path, s3_tiering: TieringConfig, seaweed: SeaweedServer
+) -> None:
+    """1. The store answers 503. 2. Appends go on, what waits and why is shown. 3. It is back."""
+    proxy = FaultProxy(("127.0.0.1", seaweed.port))
+    config = dataclasses.replace(s3_tiering, endpoint=proxy.endpoint, retries=0, timeout_ms=2_000)
+    try:
+        with Stage(tmp_path / "data", config) as stage:
+            topic = stage.create(local_retention_ms=0)
+            with proxy.injected(Fault(status=503)):
+                stage.fill(0, 60)
+                stage.work(rounds=3)
+                status = stage.mover.status()
+                assert status.state == "unavailable"
+                assert status.failure_counts["unavailable"] >= 3
+                assert status.waiting_bytes > 0
+                assert "503" in (status.last_error or "")
+                assert "cannot be used" in status.waiting[0].why or status.retry_in_ms == 0
+                assert stage.states() == {SEALED_HERE}
+                check(topic, range(60))
+            stage.work(rounds=20)
+            assert stage.mover.status().state == "ok"
+            assert stage.states() == {TIERED_THERE}
+            check(topic, range(60))
+    finally:
+        proxy.stop()
+
+
+@pytest.mark.slow
+def test_a_store_that_is_stopped(tmp_path: Path) -> None:
+    """SIGSTOP: it takes connections and never answers. Appends go on meanwhile."""
+    server = SeaweedServer(tmp_path / "weed")
+    config = TieringConfig(
+        url=server.url,
+        endpoint=server.endpoint,
+        access_key=ACCESS_KEY,
+        secret_key=SECRET_KEY,
+        region="us-east-1",
+        allow_http=True,
+        timeout_ms=500,
+        connect_timeout_ms=500,
+        retries=0,
+        retry_ms=1,
+        retry_ms_max=2,
+    )
+    try:
+        with Stage(tmp_path / "data", config) as stage:
+            topic = stage.create(local_retention_ms=0)
+            stage.fill(0, 20)
+            stage.work()
+            server.pause()
+            stage.fill(20, 20)
+            stage.work(rounds=2)
+            assert stage.mover.status().state == "unavailable"
+            with pytest.raises(StoreUnavailable):
+                list(topic.records(0))
+            assert [record.offset for record in topic.read(36)] == [36, 37, 38, 39]
+            server.resume()
+            stage.work(rounds=20)
+            assert stage.states() == {TIERED_THERE}
+            check(topic, range(40))
+    finally:
+        server.stop()
+
+
+def test_wrong_credentials(tmp_path: Path, s3_tiering: TieringConfig) -> None:
+    config = dataclasses.replace(s3_tiering, secret_key="wrong")
+    with Stage(tmp_path / "data", config) as stage:
+        topic = stage.create(local_retention_ms=0)
+        stage.fill(0, 20)
+        stage.work(rounds=2)
+        assert stage.mover.status().state == "denied"
+        assert stage.states() == {SEALED_HERE}
+        check(topic, range(20))
+    with Stage(tmp_path / "data", s3_tiering) as stage:
+        stage.work()
+        assert stage.states() == {TIERED_THERE}
+
+
+class Lying(Wrapped):
+    """Does something to an object right after it was uploaded, for as long as it is told to."""
+
+    def __init__(self, inner: ObjectStore, spoil: Callable[[bytes], bytes]) -> None:
+        super().__init__(inner)
+        self._spoil = spoil
+        self.is_lying = True
+
+    def upload(self, key: str, chunks: object, *, size: int) -> ObjectInfo:
+        info = super().upload(key, chunks, size=size)
+        if self.is_lying:
+            self.inner.put(
+                key, self._spoil(bytes(self.inner.get_range(key, 0, size))), if_absent=False
+            )
+        return info
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reads_back"),
+    [
+        (lambda data: data[:-1], False),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), True),
+    ],
+    ids=["truncated", "corrupt"],
+)
+def test_an_object_that_is_not_what_was_sent(
+    tmp_path: Path,
+    tiering: TieringConfig,
+    spoil: Callable[[bytes], bytes],
+    reads_back: bool,
+) -> None:
+    made: list[Lying] = []
+
+    def wrap(inner: ObjectStore) -> ObjectStore:
+        made.append(Lying(inner, spoil))
+        return made[0]
+
+    config = dataclasses.replace(tiering, read_back=reads_back)
+    with Stage(tmp_path / "data", config, wrap=wrap) as stage:
+        topic = stage.create(local_retention_ms=0)
+        stage.fill(0, 20)
+        stage.work(rounds=3)
+        status = stage.mover.status()
+        assert status.failure_counts["verification"] >= 1
+        assert status.waiting[0].attempt_count >= 1
+        assert stage.states() == {SEALED_HERE}
+        made[0].is_lying = False
+        stage.work(rounds=20)
+        assert stage.states() == {TIERED_THERE}
+        check(topic, range(20))
+        assert stage.mover.scrub(dry_run=True, grace_ms=0).orphan_count == 0
+
+
+def test_a_changed_object_is_told_by_its_tag(tmp_path: Path, s3_tiering: TieringConfig) -> None:
+    """S3 keeps a checksum of what it holds: no reading is needed to see that it is another."""
+    with Stage(
+        tmp_path / "data",
+        s3_tiering,
+        wrap=lambda inner: Lying(inner, lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+    ) as stage:
+        stage.create()
+        stage.fill(0, 20)
+        stage.work(rounds=2)
+        assert stage.mover.status().failure_counts["verification"] >= 1
+        assert stage.states() == {SEALED_HERE}
+
+
+def test_local_bytes_that_are_damaged_do_not_go(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 60)
+        damaged = stage.metas()[1]
+        shard = stage.store.topic(TOPIC).topic.shard_name(0)
+        file = tmp_path / "data" / "segments" / shard / f"{damaged.base_offset:020d}.log"
+        with file.open("r+b") as handle:
+            handle.seek(damaged.length - 5)
+            handle.write(b"\xff")
+        stage.work(rounds=10)
+        status = stage.mover.status()
+        assert status.failure_counts["local"] >= 1
+        assert status.state == "ok", "one bad segment does not stop the others"
+        assert [row.segment_seq for row in status.waiting] == [damaged.seq]
+        assert "CRC" in status.waiting[0].why or status.waiting[0].why == "next"
+        others = {m.state for m in stage.metas() if m.is_sealed and m.seq != damaged.seq}
+        assert others == {TIERED_HERE[0]}
+        assert len(stage.object_keys(".seg")) == len(stage.metas()) - 2
+
+
+@pytest.mark.parametrize("call", ["upload", "put", "head"])
+def test_two_uploaders_at_once(tmp_path: Path, tiering: TieringConfig, call: str) -> None:
+    """1. One uploader is in the middle of its work. 2. Another takes the segment over and finishes.
+    3. The first is told so, and removes what it has written."""
+    is_taken_over = False
+
+    def watch(moment: str, name: str, key: str) -> None:
+        nonlocal is_taken_over
+        is_meant = (moment, name) == ("after", call) and key.endswith((".seg", ".idx"))
+        if is_meant and not is_taken_over:
+            is_taken_over = True
+            stage.mover._uploader.upload(engine, record, shard, 0)
+
+    with Stage(tmp_path / "data", tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        topic = stage.create()
+        stage.fill(0, 12)
+        shard = topic.topic.shard_name(0)
+        engine = stage.local.engines[topic.topic.config.storage_type]
+        found = stage.mover.ledger.topic_of(shard)
+        assert found is not None
+        record = found.record
+        with pytest.raises(StaleEpoch):
+            stage.mover._uploader.upload(engine, record, shard, 0)
+        assert is_taken_over
+        assert stage.states() == {TIERED_HERE}
+        copy = stage.metas()[0].tier
+        assert copy is not None
+        assert sorted(stage.object_keys()) == sorted(copy.key + s for s in (".seg", ".idx", ".mf"))
+        report = stage.mover.scrub(dry_run=True, grace_ms=0)
+        assert (report.orphan_count, report.missing) == (0, [])
+
+
+def test_an_upload_of_another_is_left_alone_for_a_while(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """What another uploader has begun is not taken from it, whatever the clocks say."""
+    from firnmq.engines.tier import TierCopy
+
+    clock = FakeClock()
+    with Stage(tmp_path / "data", file_tiering, clock=clock) as stage:
+        topic = stage.create()
+        stage.fill(0, 12)
+        engine = stage.local.engines[topic.topic.config.storage_type]
+        others = TierCopy(upload_id="0123456789abcdef", key="x", started_ms=0)
+        engine.begin_copy(topic.topic.shard_name(0), 0, others)
+        stage.settle()
+        clock.advance(10 * 24 * 3600 * 1000)
+        stage.mover.work()
+        assert "somebody else" in stage.mover.status().waiting[0].why
+        assert stage.states() == {SEALED_HERE}
+    with Stage(tmp_path / "data", file_tiering, clock=clock) as stage:
+        # In the next life of the directory nobody else can have it open.
+        stage.work()
+        assert stage.states() == {TIERED_HERE}

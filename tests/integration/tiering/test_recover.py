@@ -1,0 +1,203 @@
+"""A cluster from its object store alone: nothing else is left of it."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from firnmq import NewRecord
+from firnmq.config import TieringConfig
+from firnmq.disk import run_blocking
+from firnmq.errors import InvalidArgument
+from firnmq.server.recovery import recover_directory
+from firnmq.tiering.recover import GapsFound
+from tests.integration.tiering.batches import transactional_batch
+from tests.integration.tiering.stage import TIERED_THERE, TOPIC, Stage, check
+
+ENGINES = ("EngineSegment", "EngineRocksDB", "EngineMemory")
+
+
+def lose(tmp_path: Path) -> None:
+    """Everything but the objects."""
+    shutil.rmtree(tmp_path / "data")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_everything_uploaded_comes_back(
+    tmp_path: Path, tiering: TieringConfig, engine: str
+) -> None:
+    with Stage(tmp_path / "data", tiering) as stage:
+        topic = stage.create(shards=3, storage_type=engine, max_record_bytes=123_456)
+        stage.create("without", tiering="off")
+        stage.fill(0, 120)
+        topic.delete_by_offset(100)
+        topic.delete_by_key(b"key-3", shard=0)
+        topic.delete_before(10)
+        stage.settle()
+        stage.work(rounds=40)
+        topic.append(["not sealed, not uploaded"], shard=0)
+        before = topic.topic
+    lose(tmp_path)
+    report = recover_directory(tmp_path / "data", tiering)
+    assert [each.topic for each in report.topics] == [TOPIC]
+    shard = report.topics[0].shards[0]
+    assert (shard.start_offset, shard.end_offset, report.gaps) == (10, 120, [])
+    assert report.passed_over == []
+    left = [n for n in range(10, 120) if n != 100 and n % 7 != 3]
+    with Stage(tmp_path / "data", tiering) as stage:
+        topic = stage.store.topic(TOPIC)
+        assert topic.topic == before
+        assert stage.states() == {TIERED_THERE}
+        check(topic, left)
+        assert topic.status(1).end_offset == 0
+        stage.fill(120, 20)
+        check(topic, [*left, *range(120, 140)])
+        stage.work(rounds=40)
+        assert stage.mover.status().state == "ok"
+        report_after = stage.mover.scrub(dry_run=True, grace_ms=0)
+        assert (report_after.orphan_count, report_after.missing) == (0, [])
+    with Stage(tmp_path / "data", tiering) as stage:
+        check(stage.store.topic(TOPIC), [*left, *range(120, 140)])
+
+
+def test_the_directory_that_was_thought_lost_stops(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """1. A node is thought lost, its cluster recovered. 2. It comes back. 3. It moves nothing."""
+    with Stage(tmp_path / "data", file_tiering) as old:
+        old.create(local_retention_ms=0)
+        old.fill(0, 40)
+        old.work()
+        recover_directory(tmp_path / "new", file_tiering)
+        old.store.topic(TOPIC).delete_before(40)
+        old.fill(40, 20)
+        old.work()
+        old.mover._owned_at_s = None
+        old.work()
+        assert old.mover.status().state == "not_owner"
+    with Stage(tmp_path / "new", file_tiering) as new:
+        check(new.store.topic(TOPIC), range(40))
+        assert new.mover.scrub(dry_run=True, grace_ms=0).missing == []
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+def test_transactions_and_producers(
+    tmp_path: Path, file_tiering: TieringConfig, engine: str
+) -> None:
+    """1. One transaction was committed, one aborted, one is open where the store ends. 2. After the
+    recovery the open one is aborted. 3. What producers have sent before is not taken twice."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create(storage_type=engine, local_retention_ms=0)
+        shard = topic.topic.shard_name(0)
+        log = stage.local.engines[engine]
+        for producer, value in ((7, b"committed"), (8, b"aborted"), (9, b"open")):
+            run_blocking(log.append_batches(shard, [transactional_batch(producer, 0, value)]))
+        run_blocking(log.append_marker(shard, 7, 0, is_commit=True))
+        run_blocking(log.append_marker(shard, 8, 0, is_commit=False))
+        topic.roll()
+        stage.settle()
+        stage.work()
+        assert stage.states() == {TIERED_THERE}
+    lose(tmp_path)
+    report = recover_directory(tmp_path / "data", file_tiering)
+    assert report.topics[0].shards[0].aborted_transactions == [9]
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.store.topic(TOPIC)
+        log = stage.local.engines[engine]
+        assert [record.value for record in topic.records()] == [b"committed"]
+        status = topic.status(0)
+        assert status.stable_offset == status.end_offset
+        again = run_blocking(log.append_batches(shard, [transactional_batch(7, 0, b"committed")]))
+        assert again.base_offset == 0, "it is the batch that is there already"
+        topic.append([NewRecord(value=b"after")])
+        assert [record.value for record in topic.records()] == [b"committed", b"after"]
+
+
+def test_a_gap_is_told_and_can_be_skipped(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 120)
+        stage.work(rounds=40)
+        metas = [meta for meta in stage.metas() if meta.is_sealed]
+        assert len(metas) > 3
+        lost = metas[1]
+        assert lost.tier is not None
+        stage.objects.delete([lost.tier.key + ".seg"])
+    lose(tmp_path)
+    with pytest.raises(GapsFound) as caught:
+        recover_directory(tmp_path / "data", file_tiering)
+    gap = caught.value.gaps[0]
+    assert (gap.start_offset, gap.end_offset) == (lost.base_offset, lost.end_offset)
+    assert not (tmp_path / "data").exists()
+    report = recover_directory(tmp_path / "data", file_tiering, skip_gaps=True)
+    assert len(report.gaps) == 1
+    assert any(lost.tier.key in reason for reason in report.passed_over)
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), range(lost.end_offset, 120))
+
+
+def test_a_damaged_manifest_is_passed_over(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 60)
+        stage.work(rounds=40)
+        last = stage.object_keys(".mf")[-1]
+        size = stage.objects.head(last).size
+        content = bytearray(stage.objects.get_range(last, 0, size))
+        content[size // 2] ^= 1
+        stage.objects.put(last, content, if_absent=False)
+        end = stage.metas()[-2].base_offset
+    lose(tmp_path)
+    report = recover_directory(tmp_path / "data", file_tiering)
+    assert any(last in reason for reason in report.passed_over)
+    assert report.topics[0].shards[0].end_offset == end
+
+
+def test_a_deleted_topic_does_not_come_back(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """Not even if its objects are still there: its manifest goes first."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.create("other")
+        stage.fill(0, 20)
+        stage.work()
+        manifests = [
+            info.key for info in stage.objects.list("manifests") if f"/{TOPIC}-" in info.key
+        ]
+        stage.objects.delete([key for key in manifests if "/topic-" in key])
+    lose(tmp_path)
+    report = recover_directory(tmp_path / "data", file_tiering)
+    assert [each.topic for each in report.topics] == ["other"]
+
+
+def test_which_cluster_and_where(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    for name in ("one", "two"):
+        named = dataclasses.replace(file_tiering, cluster=name)
+        with Stage(tmp_path / name, named) as stage:
+            stage.create()
+            stage.fill(0, 12 if name == "one" else 24)
+            stage.work()
+    with pytest.raises(InvalidArgument, match="one, two"):
+        recover_directory(tmp_path / "data", file_tiering)
+    with pytest.raises(InvalidArgument, match="three"):
+        recover_directory(tmp_path / "data", dataclasses.replace(file_tiering, cluster="three"))
+    two = dataclasses.replace(file_tiering, cluster="two")
+    with pytest.raises(InvalidArgument, match="not empty"):
+        recover_directory(tmp_path / "one", two)
+    looked = recover_directory(tmp_path / "data", two, dry_run=True)
+    assert looked.is_dry_run
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data.recovering").mkdir()
+    (tmp_path / "data.recovering" / "half").write_text("of a recovery that was killed")
+    report = recover_directory(tmp_path / "data", two)
+    assert report.topics[0].shards[0].end_offset == 24
+    assert not (tmp_path / "data.recovering").exists()
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        assert stage.mover.status().cluster == "two"
+        check(stage.store.topic(TOPIC), range(24))
+
+
+def test_an_empty_store(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    with pytest.raises(InvalidArgument, match="none"):
+        recover_directory(tmp_path / "data", file_tiering)
