@@ -11,13 +11,14 @@ import pytest
 
 from firnmq.config import StorageType, TopicConfig
 from firnmq.engines import AdapterOffsetStrategy
-from firnmq.engines.segments import SegmentState
+from firnmq.engines.segments import SegmentMeta, SegmentState
 from firnmq.errors import (
     Corruption,
     InvalidArgument,
     KeyNotFound,
     NoObjectStore,
     StaleEpoch,
+    StorageFailed,
     StoreUnavailable,
 )
 from firnmq.record import NewRecord, decode
@@ -435,3 +436,85 @@ def test_tiered_topics_take_nothing_while_too_much_waits(cold: Shard) -> None:
 def test_a_tiered_topic_is_not_compacted() -> None:
     with pytest.raises(InvalidArgument, match=r"cleanup\.policy=compact"):
         TopicConfig.from_options({"tiering": "on", "cleanup.policy": "compact,delete"})
+
+
+# Metadata that cannot be written ----------------------------------------------------------------
+
+
+def lose_answers(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, *, happens: bool, is_blind: bool = False
+) -> None:
+    """Has changes of copies happen or not, and fail in any case, as a commit may; from then on the
+    metadata may not even be readable."""
+    state = shard.lab.store.state
+    change, look = state.change_copy, state.segment
+    has_failed = False
+
+    def failing(uid: int, new: SegmentMeta) -> None:
+        nonlocal has_failed
+        if happens:
+            change(uid, new)
+        has_failed = True
+        raise OSError(5, "told to fail")
+
+    def looked(uid: int, seq: int) -> SegmentMeta | None:
+        if is_blind and has_failed:
+            raise OSError(5, "told to fail")
+        return look(uid, seq)
+
+    monkeypatch.setattr(state, "change_copy", failing)
+    monkeypatch.setattr(state, "segment", looked)
+
+
+def test_a_change_whose_answer_got_lost_is_found_in_the_metadata(
+    cold: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal(cold)
+    with monkeypatch.context() as patched:
+        lose_answers(cold, patched, happens=True)
+        send(cold, 3)
+    assert places(cold) == [False] * 4 + [True]
+    assert cold.offsets() == list(range(11))
+    cold.delete_before(10)
+    assert cold.start == 10
+
+
+def test_a_change_that_did_not_happen_is_tried_again(
+    cold: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal(cold)
+    with monkeypatch.context() as patched:
+        lose_answers(cold, patched, happens=False)
+        with pytest.raises(StorageFailed):
+            send(cold, 3)
+    assert cold.status.segments[3].tier is None
+    cold.append(_record(11))
+    send(cold, 3)
+    assert cold.offsets() == list(range(12))
+
+
+@pytest.mark.parametrize("then", ["retention", "another copy", "a local drop"])
+def test_a_change_of_which_nobody_knows_is_taken_over_later(
+    cold: Shard, copies: CopiedStore, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    seal(cold)
+    engine, name = cold.engine, cold.name
+    if then == "a local drop":
+        upload(copies, engine, name, 3)
+    with monkeypatch.context() as patched:
+        lose_answers(cold, patched, happens=True, is_blind=True)
+        with pytest.raises(StorageFailed):
+            engine.drop_local(name, 3) if then == "a local drop" else begin(engine, name, 3)
+    if then == "retention":
+        cold.delete_before(11)
+    elif then == "another copy":
+        send(cold, 3)
+    else:
+        engine.drop_local(name, 3)  # Nothing is left to do, and nothing to be seen of it.
+        assert places(cold)[3] is False
+    assert cold.offsets() == list(range(cold.start, 11))
+    cold.append(_record(11))
+    cold.lab.crash()
+    assert cold.lab.store.verifier.verify(name).findings == () or then == "a local drop"
+    cold.read(cold.start)
+    assert cold.lab.store.verifier.verify(name).findings == ()

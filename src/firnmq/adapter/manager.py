@@ -233,6 +233,17 @@ class StorageDriverManager:
 
     async def reconfigure_topic(self, name: str, config: TopicConfig) -> Topic:
         """Gives a topic other options: one change, which its shards follow."""
+        await self.check_change(name, config)
+        topic = self.catalog.get(name)
+        driver = self.driver(topic.config.storage_type)
+        assert isinstance(driver, EngineStorageAdapter)
+        changed = await call_blocking(None, partial(self.catalog.update, name, config=config))
+        for shard in changed.shard_names():
+            await driver.reconfigure(shard, config)
+        return changed
+
+    async def check_change(self, name: str, config: TopicConfig) -> None:
+        """InvalidArgument if a topic cannot have these options instead of its own."""
         topic = self.catalog.get(name)
         driver = self.driver(topic.config.storage_type)
         if not isinstance(driver, EngineStorageAdapter):
@@ -243,10 +254,6 @@ class StorageDriverManager:
         if config.is_tiered < before.is_tiered or config.compacts > before.compacts:
             for shard in topic.shard_names():
                 await driver.check_change(shard, config)
-        changed = await call_blocking(None, partial(self.catalog.update, name, config=config))
-        for shard in changed.shard_names():
-            await driver.reconfigure(shard, config)
-        return changed
 
     async def finish_interrupted(self) -> list[str]:
         """Removes what a crash left of topics that were being made, deleted or given shards."""

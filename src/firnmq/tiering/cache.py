@@ -115,13 +115,15 @@ class ChunkCache:
             raise ValueError(f"{chunk_bytes} bytes are no whole number of pieces of {piece_bytes}")
         self._store = store
         self._limiter = limiter
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self.chunk_bytes = chunk_bytes
         self.piece_bytes = piece_bytes
         self._threads_max = threads
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._memory: ExtentTable[Buffer] = ExtentTable(piece_bytes)
+        """What came first goes first: by use, what a scan has read would displace what it is about
+        to read. What is read again and again is on the disk, and in the page cache."""
         heads_bytes = disk_bytes // _HEADS_SHARE
         self._data_files = CacheFiles(
             directory / "data",
@@ -147,6 +149,7 @@ class ChunkCache:
         self._fetched_bytes = 0
         self._failed_fetch_count = 0
         self._hit_count = 0
+        self._failed_write_count = 0
 
     # Reading --------------------------------------------------------------------------------------
 
@@ -341,12 +344,12 @@ class ChunkCache:
         with self._lock:
             if flight.is_unwanted or self._is_closed:
                 return
-            if flight.size <= self._memory_bytes:
+            if flight.size <= self.memory_bytes:
                 self._memory.put(Extent(part.name, flight.start, flight.size, data))
-            while self._memory.size_bytes > self._memory_bytes:
+            while self._memory.size_bytes > self.memory_bytes:
                 self._memory.remove_oldest()
             # A disk that is too slow caches less; it does not hold up anybody.
-            if not is_on_disk and self._to_write_bytes <= self._memory_bytes:
+            if not is_on_disk and self._to_write_bytes <= self.memory_bytes:
                 self._to_write.append(flight)
                 self._to_write_bytes += flight.size
                 if self._writer is None:
@@ -367,7 +370,10 @@ class ChunkCache:
                 if flight.is_unwanted or flight.data is None:
                     continue
                 self._being_written = flight
-            self._files(flight.part).write(flight.part.name, flight.start, flight.data)
+            try:
+                self._files(flight.part).write(flight.part.name, flight.start, flight.data)
+            except Exception:
+                self._failed_write_count += 1  # The bytes are not cached; nobody needs to know.
 
     def flush(self) -> None:
         """Waits until all that is to be written has been."""
@@ -443,6 +449,7 @@ class ChunkCache:
             memory_bytes=self._memory.size_bytes,
             disk_bytes=sum(each.size_bytes for each in files),
             evicted_count=sum(each.evicted_count for each in files),
-            failed_write_count=sum(each.failed_write_count for each in files),
+            failed_write_count=self._failed_write_count
+            + sum(each.failed_write_count for each in files),
             corrupt_count=sum(each.corrupt_count for each in files),
         )

@@ -54,13 +54,13 @@ class CacheFiles:
     def extent_at(self, part: str, piece: int) -> tuple[int, int] | None:
         """Start and size of the extent that holds a piece; None if that is not here."""
         with self._lock:
-            extent = self._table.find(self._folder(part), piece)
+            extent = self._table.use(self._folder(part), piece)
             return None if extent is None else (extent.start, extent.size)
 
     def read(self, part: str, piece: int) -> bytes | None:
         """The extent that holds a piece, or None if it is gone or not what was written."""
         with self._lock:
-            extent = self._table.find(self._folder(part), piece)
+            extent = self._table.use(self._folder(part), piece)
         if extent is None:
             return None
         path = self._path(extent)

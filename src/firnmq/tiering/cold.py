@@ -59,7 +59,8 @@ class ColdStorage:
         heads_bytes: int = HEADS_BYTES,
         rate: Limiter | None = None,
     ) -> None:
-        """`memory_bytes`: of what was fetched last, beside the disk; None: two readers' worth."""
+        """`memory_bytes`: of what was fetched last, beside the disk; None: enough for two who read
+        at full depth. As much again may wait to be written to the disk."""
         if rate is not None and rate.bytes_per_s is not None:
             # What is fetched ahead is paid for first: it must not keep others waiting for long.
             read_ahead = min(read_ahead, max(int(rate.bytes_per_s * _AHEAD_S) // chunk_bytes, 1))

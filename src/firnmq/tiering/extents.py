@@ -39,7 +39,7 @@ class Extent(NamedTuple, Generic[T]):
 
 
 class ExtentTable(Generic[T]):
-    """Extents in the order of their use. Guarded by whoever owns it."""
+    """Extents in the order in which they came or were used. Guarded by whoever owns it."""
 
     def __init__(self, piece_bytes: int) -> None:
         self._piece_bytes = piece_bytes
@@ -52,6 +52,10 @@ class ExtentTable(Generic[T]):
         return len(self._by_use)
 
     def find(self, part: str, piece: int) -> Extent[T] | None:
+        """The extent that holds a piece."""
+        return self._by_piece.get((part, piece))
+
+    def use(self, part: str, piece: int) -> Extent[T] | None:
         """The extent that holds a piece; it counts as used now."""
         extent = self._by_piece.get((part, piece))
         if extent is not None:

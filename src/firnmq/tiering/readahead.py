@@ -8,7 +8,7 @@ of its own and has nothing fetched ahead.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from firnmq.tiering.cache import ChunkCache
 from firnmq.tiering.extents import ObjectPart
@@ -19,6 +19,7 @@ _PARTS_MAX = 4096
 """Segments whose streams are remembered."""
 
 
+_MOVES_KEPT = 64
 _AHEAD_PER_READ = 8
 """How much is fetched ahead for what has been read: someone who wants a few records and goes on
 once costs little, and a long scan is at its full depth after four megabytes."""
@@ -44,6 +45,10 @@ class ReadAhead:
         self._depth = depth
         self._lock = threading.Lock()
         self._streams: OrderedDict[str, list[_Stream]] = OrderedDict()
+        self._chunks_max = cache.memory_bytes // cache.chunk_bytes
+        """For all streams: what is displaced from memory before it is read was fetched in vain."""
+        self._last_moves: deque[int] = deque(maxlen=_MOVES_KEPT)
+        """Which streams have moved; as many as there are different ones share the memory."""
 
     def is_continued(self, part: ObjectPart, position: int) -> bool:
         """Whether a read from here on goes on where another has been."""
@@ -62,6 +67,7 @@ class ReadAhead:
                 return  # Read once more, or by another one close behind.
             stream.read_bytes += end - stream.end
             stream.start, stream.end = position, end
+            self._last_moves.append(id(stream))
             until = self._until(stream)
             if until is None:
                 return
@@ -80,9 +86,12 @@ class ReadAhead:
     def _until(self, stream: _Stream) -> int | None:
         """Up to where a stream is to be fetched ahead; None if it has been far enough."""
         chunk_bytes = self._cache.chunk_bytes
-        if self._depth < 1:
+        # A stream holds the chunk that it reads, and rounding up may be another one.
+        share = self._chunks_max // len(set(self._last_moves)) - 2
+        depth = min(self._depth, share)
+        if depth < 1:
             return None
-        ahead_bytes = min(_AHEAD_PER_READ * stream.read_bytes, self._depth * chunk_bytes)
+        ahead_bytes = min(_AHEAD_PER_READ * stream.read_bytes, depth * chunk_bytes)
         if ahead_bytes >= chunk_bytes:
             return -(-(stream.end + ahead_bytes) // chunk_bytes) * chunk_bytes
         if stream.ahead_end - stream.end > ahead_bytes // 2:

@@ -168,8 +168,9 @@ def test_tiering_stays_on_while_the_store_has_what_is_nowhere_else(
         producer.flush(TIMEOUT_S)
     wait_until_cold(tier_node, tiered)
     admin = AdminClient({"bootstrap.servers": tier_node.address})
-    with pytest.raises(confluent_kafka.KafkaException, match="in the object store alone"):
-        _alter(admin, tiered, "tiering", "off")
+    for is_trial in (True, False):
+        with pytest.raises(confluent_kafka.KafkaException, match="in the object store alone"):
+            _alter(admin, tiered, "tiering", "off", is_trial=is_trial)
     assert _options(admin, tiered)["tiering"] == "on"
 
 
@@ -179,7 +180,9 @@ def _options(admin: AdminClient, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in shown.items()}
 
 
-def _alter(admin: AdminClient, topic: str, option: str, value: str) -> None:
+def _alter(
+    admin: AdminClient, topic: str, option: str, value: str, *, is_trial: bool = False
+) -> None:
     entry = ConfigEntry(option, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+    admin.incremental_alter_configs([resource], validate_only=is_trial)[resource].result(TIMEOUT_S)

@@ -3,8 +3,9 @@
 import pytest
 
 from firnmq.config import TopicConfig
-from firnmq.engines.retention import expired_end
+from firnmq.engines.retention import expired_end, to_drop_here
 from firnmq.engines.segments import IllegalTransition, Medium, SegmentMeta, SegmentState
+from firnmq.engines.tier import TierCopy
 
 NOW = 100_000
 
@@ -58,3 +59,69 @@ def test_segments_only_go_where_their_state_leads() -> None:
     assert (gone.state, gone.epoch) == (SegmentState.DELETED, closed.epoch + 1)
     with pytest.raises(IllegalTransition):
         gone.become_deleted()
+
+
+COPY = TierCopy(upload_id="0123456789abcdef", key="k", started_ms=0, is_done=True)
+
+
+def tiered(metas: list[SegmentMeta], *seqs: int) -> list[SegmentMeta]:
+    """The same segments, some of them in the object store as well."""
+    return [meta.become_tiered(COPY) if meta.seq in seqs else meta for meta in metas]
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "in_store", "config", "active_bytes", "dropped"),
+    [
+        ([1, 2, 3], (0, 1, 2), TopicConfig(), 0, []),
+        ([1, 2, NOW], (0, 1, 2), TopicConfig(local_retention_ms=1000), 0, [0, 1]),
+        ([NOW - 1000, NOW - 999], (0, 1), TopicConfig(local_retention_ms=1000), 0, [0]),
+        ([1, 2, 3], (1, 2), TopicConfig(local_retention_ms=1000), 0, [1, 2]),
+        ([-1, NOW], (0, 1), TopicConfig(local_retention_ms=1000), 0, [0]),
+        ([1] * 4, (0, 1, 2, 3), TopicConfig(local_retention_bytes=200), 0, [0, 1]),
+        ([1] * 4, (0, 1, 2, 3), TopicConfig(local_retention_bytes=200), 100, [0, 1, 2]),
+        ([1] * 4, (1, 3), TopicConfig(local_retention_bytes=200), 0, [1, 3]),
+        ([1] * 4, (), TopicConfig(local_retention_bytes=0, local_retention_ms=0), 0, []),
+        ([1] * 2, (0, 1), TopicConfig(local_retention_bytes=0), 0, [0, 1]),
+    ],
+)
+def test_only_what_is_in_the_store_is_dropped_here(
+    timestamps: list[int],
+    in_store: tuple[int, ...],
+    config: TopicConfig,
+    active_bytes: int,
+    dropped: list[int],
+) -> None:
+    metas = tiered(sealed(*timestamps), *in_store)
+    found = to_drop_here(metas, config, active_bytes, NOW)
+    assert [meta.seq for meta in found] == dropped
+
+
+def test_what_is_dropped_here_does_not_count_here() -> None:
+    config = TopicConfig(local_retention_bytes=200, retention_bytes=300)
+    metas = tiered(sealed(1, 1, 1, 1), 0, 1, 2, 3)
+    metas[0] = metas[0].become_remote()
+    assert [meta.seq for meta in to_drop_here(metas, config, 0, NOW)] == [1]
+    assert expired_end(metas, config, 0, NOW) == 10, "all of it counts for retention"
+
+
+def test_a_segment_goes_to_the_store_step_by_step() -> None:
+    active = SegmentMeta(seq=0, base_offset=0, created_ms=0)
+    (plain, _) = sealed(1)
+    begun = plain.with_copy(COPY)
+    done = begun.become_tiered(COPY)
+    remote = done.become_remote()
+    assert [meta.epoch for meta in (plain, begun, done, remote)] == [1, 2, 3, 4]
+    assert (done.state, done.is_local, done.is_sealed) == (SegmentState.TIERED, True, True)
+    assert (remote.state, remote.is_local) == (SegmentState.TIERED, False)
+    assert remote.become_deleted().tier == COPY
+    for refused in (
+        lambda: active.with_copy(COPY),
+        lambda: active.become_tiered(COPY),
+        lambda: plain.become_remote(),
+        lambda: done.with_copy(None),
+        lambda: done.become_compacted(),
+        lambda: begun.become_compacted(),
+        lambda: remote.become_deleted().become_tiered(COPY),
+    ):
+        with pytest.raises(IllegalTransition):
+            refused()

@@ -189,6 +189,25 @@ def test_a_limited_rate_limits_what_is_fetched_ahead(make: Make, store: Scripted
     assert storage.statistics().fetched_bytes <= position + 2 * 4 * 1024 * KIB
 
 
+def test_many_readers_at_once_do_not_displace_what_is_fetched_ahead(
+    make: Make, store: ScriptedStore
+) -> None:
+    """Each in a segment of its own, by turns, without a disk: hardly a byte is fetched twice.
+
+    Some may be, as long as it is not known yet how many there are.
+    """
+    metas = [put_segment(store, f"s{number}", 0, [1_000] * 900) for number in range(6)]
+    storage = make(chunk_bytes=65_536, first_bytes=8_192, cache_bytes=0, memory_bytes=20 * 65_536)
+    contents = [storage.open_bytes(SPEC, meta) for meta in metas]
+    positions = [0] * 6
+    while any(position < metas[0].length for position in positions):
+        for number, content in enumerate(contents):
+            for data in content.read(positions[number], 20_000):
+                positions[number] += len(data)
+    fetched = storage.statistics().fetched_bytes
+    assert fetched <= 1.1 * sum(meta.length for meta in metas)
+
+
 def test_a_reader_goes_on_into_the_next_segment_without_a_break(
     make: Make, store: ScriptedStore
 ) -> None:

@@ -129,7 +129,9 @@ class ConfigHandler:
             for option in _UNCHANGEABLE:
                 if before[option] != after[option]:
                     raise InvalidArgument(option, "is fixed when a topic is made")
-            if not validate_only:
+            if validate_only:
+                await self._storage.manager.check_change(name, altered)
+            else:
                 await self._storage.manager.reconfigure_topic(name, altered)
         except InvalidArgument as error:
             code, message = ErrorCode.INVALID_CONFIG, str(error)

@@ -1,0 +1,46 @@
+"""Objects as this version wrote them once: they are written the same way, and read, for good."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from firnmq.engines.tier import IndexDump
+from firnmq.engines.transactions import AbortedTransaction
+from firnmq.tiering import keys
+from firnmq.tiering.indexobject import read_index, write_index
+from firnmq.tiering.manifest import SegmentManifest, ShardManifest, TopicManifest
+from tests.unit.tiering.sources import sealed_meta
+from tests.unit.tiering.test_manifest import SEGMENT, SHARD, TOPIC
+
+GOLDEN = json.loads(
+    (Path(__file__).parents[2] / "golden" / "tiered_objects_v1.json").read_text("utf-8")
+)
+META = sealed_meta()
+DUMP = IndexDump(
+    points=[(100, 0, -(2**63)), (600, 70_000, 1_000), (900, 500_000, 70_000)],
+    keys=[(b"", 101, 0), (b"a", 900, 500_000), (b"k" * 129, 1_099, 999_999)],
+    tags=[(b"b", 100, 0, [0, 5]), (b"b", 900, 500_000, [1, 300]), (b"aa", 100, 0, [7])],
+    aborted=(AbortedTransaction(7, 110, 120, 121),),
+    producers=((7, b"state"), (70_000, b"")),
+)
+
+
+def test_an_index_is_written_and_read_as_ever() -> None:
+    data, _ = write_index(DUMP, META)
+    assert data.hex() == GOLDEN["idx"]
+    assert read_index(bytes.fromhex(GOLDEN["idx"]), "golden")[1] == DUMP
+
+
+@pytest.mark.parametrize("manifest", [SEGMENT, SHARD, TOPIC])
+def test_manifests_are_written_and_read_as_ever(
+    manifest: SegmentManifest | ShardManifest | TopicManifest,
+) -> None:
+    golden = GOLDEN[manifest.format].encode()
+    assert manifest.pack() == golden
+    assert type(manifest).unpack(golden, "golden") == manifest
+
+
+def test_names_are_as_ever() -> None:
+    key = keys.object_key("prod", "orders", "ab12", "ab12_0", META, "00ff00ff00ff00ff")
+    assert key == GOLDEN["key"]
