@@ -137,7 +137,6 @@ class ChunkCache:
         self._queue: deque[_Flight] = deque()
         self._to_write: deque[_Flight] = deque()
         self._to_write_bytes = 0
-        self._failed_write_count = 0
         self._being_written: _Flight | None = None
         self._threads: list[threading.Thread] = []
         self._writer: threading.Thread | None = None
@@ -147,6 +146,7 @@ class ChunkCache:
         self._fetch_count = 0
         self._fetched_bytes = 0
         self._failed_fetch_count = 0
+        self._failed_write_count = 0
 
     # Reading --------------------------------------------------------------------------------------
 
