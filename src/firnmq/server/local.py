@@ -39,12 +39,14 @@ from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.tier import ColdMedium
 from firnmq.engines.verify import Verifier
+from firnmq.errors import NoTiering
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
 from firnmq.meta.records import NODES
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
 from firnmq.server.tier import Tier, open_object_store
+from firnmq.tiering.mover import TierMover
 from firnmq.tiering.stores import ObjectStore
 
 _DATABASE_DIRECTORY = "db"
@@ -110,6 +112,13 @@ class LocalStore:
         """One round of rolling by age, retention, spilling and compaction."""
         for engine in self.engines.values():
             engine.housekeep(is_stopping)
+
+    @property
+    def mover(self) -> TierMover:
+        """What moves segments to the object store; NoTiering if there is none."""
+        if self.tier is None:
+            raise NoTiering
+        return self.tier.mover
 
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them."""

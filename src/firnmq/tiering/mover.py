@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
 from firnmq.engines.state import ShardState
-from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBacklogFull
+from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBacklogFull, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore
 from firnmq.meta.records import SegmentRecord
@@ -45,6 +45,8 @@ _log = EventLogger("tiering")
 _TAKEOVER_S = 3600.0
 """An upload that somebody else began is taken over if it is not finished this long after we first
 saw it, by our own clock: what another's clock says proves nothing."""
+_LOOK_S = 1.0
+"""How long whoever waits for uploads goes without looking again."""
 _OWNERSHIP_S = 30.0
 """How old the knowledge may be that the cluster's objects are ours, for uploads. Removals ask."""
 _MANIFESTS_S = 10.0
@@ -84,6 +86,8 @@ class TierMover:
         self._rng = rng or random.Random()
         self._stopping = threading.Event()
         self._wake = threading.Event()
+        self._moved = threading.Event()
+        """Set when the ledger has changed."""
         self._ownership = Ownership(store, cluster, directory_id, clock)
         self._owned_at_s: float | None = None
         self._manifests = ManifestKeeper(store, cluster, clock)
@@ -173,6 +177,31 @@ class TierMover:
         self.write_manifests_soon()
         self._wake.set()
         return len(chosen)
+
+    def upload_now(self, topic: str | None = None, *, timeout_s: float = 600.0) -> None:
+        """Returns when everything that waits now, of one topic or of all, is in the store.
+
+        TimedOut if it is not by then, with what stands in the way.
+        """
+        deadline_s = self._monotonic() + timeout_s
+        left = self.request_upload(topic)
+        while left:
+            if self._thread.is_alive():
+                self._moved.clear()
+                if self._count_waiting(topic):
+                    self._moved.wait(min(_LOOK_S, max(deadline_s - self._monotonic(), 0)))
+            else:
+                self.work()
+            left = self._count_waiting(topic)
+            if left and (self._stopping.is_set() or self._monotonic() >= deadline_s):
+                error = self._last_error
+                reason = "uploads take longer" if error is None else error[0]
+                raise TimedOut(f"{left:,} segments are not in the object store yet: {reason}")
+
+    def _count_waiting(self, topic: str | None) -> int:
+        return sum(
+            topic is None or self._topic_name(at.shard) == topic for at, _ in self.ledger.waiting()
+        )
 
     def work(self) -> None:
         """One round with all uploads that it began, and what follows from them.
@@ -457,6 +486,7 @@ class TierMover:
 
     def _note_change(self) -> None:
         self._judge_backlog()
+        self._moved.set()
         self._wake.set()
 
     def _judge_backlog(self) -> None:
