@@ -127,8 +127,6 @@ class LocalStore:
                 engine = self.engines[each.config.storage_type]
                 for shard in each.shard_names():
                     engine.roll(shard)
-        # Whoever asks next what waits is to see it.
-        self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
     def compaction_counts(self) -> dict[str, CompactionCounts]:
         """What compaction has done, by storage type."""

@@ -20,7 +20,7 @@ from firnmq.engines.state import ShardState
 from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBacklogFull, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore
-from firnmq.meta.records import SegmentRecord
+from firnmq.meta.records import NODES, SegmentRecord
 from firnmq.tiering.ledger import SegmentId, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.ownership import Ownership
@@ -45,6 +45,8 @@ _log = EventLogger("tiering")
 _TAKEOVER_S = 3600.0
 """An upload that somebody else began is taken over if it is not finished this long after we first
 saw it, by our own clock: what another's clock says proves nothing."""
+_CACHE_WAIT_S = 30.0
+"""How long the cache may take to see what the metadata already has."""
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
 _OWNERSHIP_S = 30.0
@@ -82,6 +84,8 @@ class TierMover:
         self._cold = cold
         self._state = state
         self._engines = engines
+        self._meta = meta
+        self._cache = cache
         self._monotonic = monotonic
         self._rng = rng or random.Random()
         self._stopping = threading.Event()
@@ -164,6 +168,8 @@ class TierMover:
 
     def request_upload(self, topic: str | None = None) -> int:
         """Uploads what waits now, without delay and without waiting for the store to recover."""
+        # What the caller has just sealed may not have come up in the cache yet.
+        self._cache.wait_for_revision(self._meta.range(NODES).revision, _CACHE_WAIT_S)
         chosen = {
             at
             for at, _ in self.ledger.waiting()
