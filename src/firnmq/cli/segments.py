@@ -22,7 +22,7 @@ def segments(topic: str, shard: int | None, data: Path, as_json: bool) -> None:
     if node is not None:
         rows = node.get("topics", topic, "segments", shard=shard)
     else:
-        rows = _rows(data, topic, shard)
+        rows = segment_rows(data, topic, shard)
     if as_json:
         for row in rows:
             print_json(row)
@@ -54,7 +54,7 @@ def _where(row: dict[str, Any]) -> str:
     return "here, store" if row["state"] == "tiered" else "here"
 
 
-def _rows(data: Path, topic: str, shard: int | None) -> list[dict[str, Any]]:
+def segment_rows(data: Path, topic: str, shard: int | None) -> list[dict[str, Any]]:
     import msgspec
 
     from firnmq.cli.bounds import chosen_shards

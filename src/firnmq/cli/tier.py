@@ -20,6 +20,7 @@ from firnmq.cli.console import (
 )
 from firnmq.cli.errors import NoDataDirectory
 from firnmq.cli.node import chosen_node
+from firnmq.cli.tier_cost import cost
 from firnmq.errors import NoTiering
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ config_option = click.option(
 @click.group()
 def tier() -> None:
     """Sealed segments in the object store: of a running node, or of a data directory."""
+
+
+tier.add_command(cost)
 
 
 @tier.command()

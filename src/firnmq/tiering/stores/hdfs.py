@@ -40,6 +40,10 @@ PARTIAL = ".partial"
 _PLACE_ATTEMPTS_MAX = 100
 """A directory may be removed as empty between its making and its use, by as many as delete."""
 
+_UNCLOSED: list[object] = []
+"""Writers that could not be closed: one that is freed can wait forever, holding the interpreter's
+lock, for a thread that needs that lock."""
+
 _DENIED = ("AccessControlException", "SaslException", "InvalidToken")
 """Names of Hadoop's exceptions, which hdfs-native gives only as text."""
 
@@ -139,7 +143,7 @@ class HdfsStore:
             self._fill(writer, key, chunks, size)
             self._place(partial, target, key, if_absent=if_absent)
         except BaseException:
-            self._discard(partial)
+            self._discard(partial, writer)
             raise
         return self.head(key)
 
@@ -169,8 +173,12 @@ class HdfsStore:
                 continue  # The folder was removed meanwhile.
         raise StoreUnavailable(self.url, "its folder is removed again and again", key=key)
 
-    def _discard(self, partial: str) -> None:
+    def _discard(self, partial: str, writer: AsyncFileWriter) -> None:
         """After a failed write; if this fails too, the next sweep does it."""
+        try:
+            self._call("", writer.close)
+        except StoreError:
+            _UNCLOSED.append(writer)
         try:
             self._call("", lambda: self._client.delete(partial))
         except StoreError:
