@@ -42,10 +42,18 @@ def opened(data: Path, *, create: bool = False, background: bool = True) -> Iter
     refuse_node()
     if not create and not (data / "db").is_dir():
         raise NoDataDirectory(str(data))
-    from firnmq.config import load_store_config
+    from firnmq.config import load_store_config, load_tiering_config
     from firnmq.server import LocalStore, Store
 
-    with Store(LocalStore(data, config=load_store_config(), background=background)) as store:
+    # What is in the object store is read, but a short command begins no upload.
+    local = LocalStore(
+        data,
+        config=load_store_config(),
+        background=background,
+        tiering=load_tiering_config(),
+        moves=False,
+    )
+    with Store(local) as store:
         yield store
 
 

@@ -4,7 +4,7 @@ from firnmq.config.names import check_topic_name
 from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
 from firnmq.config.sections import Settings
 from firnmq.config.store import StoreConfig, load_store_config
-from firnmq.config.tiering import TieringConfig
+from firnmq.config.tiering import TieringConfig, load_tiering_config
 from firnmq.config.topic import (
     CleanupPolicy,
     CompressionType,
@@ -32,4 +32,5 @@ __all__ = [
     "check_topic_name",
     "is_loopback",
     "load_store_config",
+    "load_tiering_config",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from firnmq.config.sections import Settings
 from firnmq.errors import InvalidArgument
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -86,6 +88,11 @@ class TieringConfig:
     @property
     def is_on(self) -> bool:
         return self.url is not None
+
+
+def load_tiering_config(environment: Mapping[str, str] | None = None) -> TieringConfig:
+    """Defaults, overlaid by variables such as FIRN_TIERING_URL."""
+    return Settings(None, environment).section("tiering", TieringConfig, prefix="TIERING_")
 
 
 _POSITIVE = (

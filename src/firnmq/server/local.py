@@ -70,12 +70,13 @@ class LocalStore:
         node: int | None = None,
         cold: ColdMedium | None = None,
         tiering: TieringConfig | None = None,
+        moves: bool | None = None,
         open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
     ) -> None:
         """`files`, `open_kv` and `open_meta` are the ways to the disk: tests hand in ones that
         crash. `node` is the number it is registered under, the last one if none is given. `cold`
-        reads what is only in the object store; with `tiering` there is one, and a mover. Nothing is
-        moved without `background` unless its `work` is called."""
+        reads what is only in the object store; with `tiering` there is one, and a mover. It works
+        in the background unless it is told not to (`moves`), or nothing does (`background`)."""
         self._cold = cold
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
@@ -95,7 +96,7 @@ class LocalStore:
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             if background:
                 opened.callback(Housekeeper(self).stop)
-            self._begin_tiering(opened, background=background)
+            self._begin_tiering(opened, moves=background if moves is None else moves)
             # What was opened is closed in the opposite order: now if opening failed, else later.
             self._opened = opened.pop_all()
 
@@ -207,15 +208,15 @@ class LocalStore:
             _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
-    def _begin_tiering(self, opened: ExitStack, *, background: bool) -> None:
+    def _begin_tiering(self, opened: ExitStack, *, moves: bool) -> None:
         if self.tier is not None:
             mover = self.tier.mover_for(self)
             opened.callback(mover.stop)
-            if background:
+            if moves:
                 mover.start()
             return
         waiting = [topic.name for topic in self.catalog.topics() if topic.config.is_tiered]
-        if waiting and background:
+        if waiting and moves:
             _log.warning("tiering_without_store", topics=len(waiting), hint="set [tiering] url")
 
     def _factory(self, storage_type: str) -> AdapterFactory:
