@@ -32,6 +32,7 @@ from firnmq.tiering.status import (
     SEGMENTS_SHOWN_MAX,
     CacheUse,
     FailureKind,
+    MoverCounts,
     TierStatus,
     TierTopic,
     WaitingSegment,
@@ -114,11 +115,9 @@ class TierMover:
         """Segments that are uploaded without their delay, because somebody asked for it."""
         self._first_seen_s: dict[str, float] = {}
         """Uploads of others by upload id."""
-        self._failure_counts = {kind.value: 0 for kind in FailureKind}
+        self._counts = MoverCounts()
         self._last_error: tuple[str, int, FailureKind] | None = None
         self._store_failure: FailureKind | None = None
-        self._upload_count = 0
-        self._uploaded_bytes = 0
         self._is_holding = False
         self.ledger = TierLedger(cache)
         self._left_over = {
@@ -138,9 +137,7 @@ class TierMover:
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
         self._scrubbing = threading.Lock()
-        self._uploads = ThreadPoolExecutor(
-            config.parallel_uploads, thread_name_prefix="firn-tier-upload"
-        )
+        self._uploads = ThreadPoolExecutor(config.parallel_uploads, "firn-tier-upload")
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
         self._judge_backlog()
@@ -235,7 +232,7 @@ class TierMover:
         with self._lock:
             uploading = set(self._in_flight)
             error = self._last_error
-            counts = dict(self._failure_counts)
+            failures = dict(self._counts.failures)
         due_since = [
             record.sealed_ms + delay
             for at, record in waiting
@@ -254,11 +251,11 @@ class TierMover:
             dead_segments=len(self.ledger.dead_copies()) + self._remover.grave_count(),
             backlog_bytes_max=self._config.backlog_bytes,
             is_holding_appends=self._is_holding,
-            upload_count=self._upload_count,
-            uploaded_bytes=self._uploaded_bytes,
+            upload_count=self._counts.upload_count,
+            uploaded_bytes=self._counts.uploaded_bytes,
             dropped_count=self._remover.dropped_count,
             removed_count=self._remover.removed_count,
-            failure_counts=counts,
+            failure_counts=failures,
             cache=CacheUse() if self._cold is None else CacheUse.of(self._cold.statistics()),
             topics=self._topic_rows(),
             waiting=[
@@ -429,8 +426,8 @@ class TierMover:
             self._note_failure(at, error)
             return
         with self._lock:
-            self._upload_count += 1
-            self._uploaded_bytes += uploaded.sent_bytes
+            self._counts.upload_count += 1
+            self._counts.uploaded_bytes += uploaded.sent_bytes
             self._troubles.pop(at, None)
             self._forced.discard(at)
         self._note_success()
@@ -465,7 +462,7 @@ class TierMover:
         kind = kind_of(error)
         is_of_store = at is None or kind in _OF_THE_STORE
         with self._lock:
-            self._failure_counts[kind.value] += 1
+            self._counts.failures[kind.value] += 1
             self._last_error = (str(error), self._clock.now_ms(), kind)
             if is_of_store:
                 is_news = self._store_failure is not kind
