@@ -59,6 +59,9 @@ class Totals(NamedTuple):
     local_bytes: int
 
 
+NOTHING = Totals(0, 0, 0, 0, 0, 0)
+
+
 class TierLedger:
     """Safe with threads. Changed by the cache's thread alone, once it is filled."""
 
@@ -142,24 +145,22 @@ class TierLedger:
     def grave_count(self) -> int:
         return len(self._graves)
 
-    def totals(self, topic_id: str | None = None) -> Totals:
-        """Of one topic, or of all."""
+    def totals(self) -> Totals:
+        """Of all topics together."""
+        by_topic = self.totals_by_topic().values()
+        return Totals(*map(sum, zip(*by_topic, strict=True))) if by_topic else NOTHING
+
+    def totals_by_topic(self) -> dict[str, Totals]:
+        """By topic id, of those that have anything in the store or waiting for it."""
+        counts: dict[str, list[int]] = {}
         with self._lock:
-            waiting = [
-                record.length for at, record in self._waiting() if topic_id in (None, _topic_id(at))
-            ]
-            tiered = [
-                record for at, record in self._tiered.items() if topic_id in (None, _topic_id(at))
-            ]
-        local = [record.length for record in tiered if record.is_local]
-        return Totals(
-            waiting_segments=len(waiting),
-            waiting_bytes=sum(waiting),
-            tiered_segments=len(tiered),
-            tiered_bytes=sum(record.length for record in tiered),
-            local_segments=len(local),
-            local_bytes=sum(local),
-        )
+            for at, record in self._waiting():
+                _count(counts, at, record, 0)
+            for at, record in self._tiered.items():
+                _count(counts, at, record, 2)
+                if record.is_local:
+                    _count(counts, at, record, 4)
+        return {topic_id: Totals(*each) for topic_id, each in counts.items()}
 
     def _waiting(self) -> Iterator[tuple[SegmentId, SegmentRecord]]:
         for topic_id, segments in self._sealed.items():
@@ -247,6 +248,13 @@ class TierLedger:
             segments.pop(at, None)
             if not segments:
                 del self._sealed[topic_id]
+
+
+def _count(counts: dict[str, list[int]], at: SegmentId, record: SegmentRecord, field: int) -> None:
+    """Counts a segment in a field of Totals, and its bytes in the next."""
+    totals = counts.setdefault(_topic_id(at), [0] * len(NOTHING))
+    totals[field] += 1
+    totals[field + 1] += record.length
 
 
 def _topic_id(at: SegmentId) -> str:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
@@ -21,7 +21,7 @@ from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBack
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore
 from firnmq.meta.records import NODES, SegmentRecord
-from firnmq.tiering.ledger import SegmentId, TierLedger
+from firnmq.tiering.ledger import NOTHING, SegmentId, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.ownership import Ownership
 from firnmq.tiering.patience import Patience
@@ -48,6 +48,8 @@ _TAKEOVER_S = 3600.0
 saw it, by our own clock: what another's clock says proves nothing."""
 _CACHE_WAIT_S = 30.0
 """How long the cache may take to see what the metadata already has."""
+_STOP_S = 5.0
+"""How long a stopping mover waits for calls to the store that are under way."""
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
 _OWNERSHIP_S = 30.0
@@ -137,7 +139,7 @@ class TierMover:
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
         self._scrubbing = threading.Lock()
-        self._uploads = ThreadPoolExecutor(config.parallel_uploads, "firn-tier-upload")
+        self._upload_threads: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
         self._judge_backlog()
@@ -146,12 +148,22 @@ class TierMover:
         self._thread.start()
 
     def stop(self) -> None:
-        """Breaks off what is under way; the next mover takes it up. Stopping twice is no error."""
+        """Breaks off what is under way; the next mover takes it up. Stopping twice is no error.
+
+        A call that the store does not answer is not waited for: it changes nothing when it returns,
+        since the engines are closed by then and what it has written is known by name.
+        """
         self._stopping.set()
         self._wake.set()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._uploads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            threads = [self._thread, *self._upload_threads]
+        deadline_s = time.monotonic() + _STOP_S
+        for thread in threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(max(deadline_s - time.monotonic(), 0))
+        stuck = sum(thread.is_alive() for thread in threads)
+        if stuck:
+            _log.warning("store_does_not_answer", threads=stuck, store=self._store.url)
 
     @property
     def store_state(self) -> str:
@@ -265,11 +277,12 @@ class TierMover:
         )
 
     def _topic_rows(self) -> list[TierTopic]:
+        totals = self.ledger.totals_by_topic()
         return [
             TierTopic(
                 topic=topic.record.name,
                 is_tiered=topic.config.is_tiered,
-                **self.ledger.totals(topic.record.topic_id)._asdict(),
+                **totals.get(topic.record.topic_id, NOTHING)._asdict(),
             )
             for topic in sorted(self.ledger.topics(), key=lambda each: each.record.name)
         ]
@@ -378,8 +391,28 @@ class TierMover:
             if len(self._in_flight) >= limit:
                 return
             if self._why(at, record, now_ms) is None:
+                self._begin_upload(at)
+
+    def _begin_upload(self, at: SegmentId) -> None:
+        future: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                self._upload(at)
+            except BaseException as error:
+                future.set_exception(error)  # A defect; `_settle` tells of it.
+                raise
+            else:
+                future.set_result(None)
+            finally:
                 with self._lock:
-                    self._in_flight[at] = self._uploads.submit(self._upload, at)
+                    self._upload_threads.discard(thread)
+
+        thread = threading.Thread(target=run, name="firn-tier-upload", daemon=True)
+        with self._lock:
+            self._in_flight[at] = future
+            self._upload_threads.add(thread)
+        thread.start()
 
     def _why(self, at: SegmentId, record: SegmentRecord, now_ms: int) -> str | None:
         """Why a segment is not to be uploaded now; None if it is."""
@@ -445,7 +478,7 @@ class TierMover:
             for at, _ in ended:
                 del self._in_flight[at]
         for at, future in ended:
-            error = None if future.cancelled() else future.exception()
+            error = future.exception()
             if isinstance(error, Exception):  # A defect: one segment's upload, not the mover's end.
                 _log.error("upload_defect", shard=at.shard, segment=at.seq, error=repr(error))
                 self._note_failure(at, error)
