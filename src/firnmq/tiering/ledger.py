@@ -73,9 +73,13 @@ class TierLedger:
         """By id."""
         self._ids: dict[str, str] = {}
         """Of topics, by name."""
+        self._tiered_ids: set[str] = set()
+        """Of topics with tiering."""
         self._shards: dict[str, ShardRecord] = {}
         self._sealed: dict[str, dict[SegmentId, SegmentRecord]] = {}
         """By topic id: those that have no finished copy, whether their topic is tiered or not."""
+        self._begun: set[SegmentId] = set()
+        """Of those, the ones whose copy is under way."""
         self._tiered: dict[SegmentId, SegmentRecord] = {}
         self._dead: dict[SegmentId, SegmentRecord] = {}
         """Deleted segments that may still have objects."""
@@ -89,6 +93,12 @@ class TierLedger:
             cache.listen(prefix, follow)
 
     # Asking -------------------------------------------------------------------------------------
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a tiered topic, or anything in the store. Costs nothing."""
+        stored = self._begun or self._tiered or self._dead or self._graves
+        return bool(self._tiered_ids or stored)
 
     def topics(self) -> list[TieredTopic]:
         """Topics that are ready and are tiered or have been: something of them may be there."""
@@ -189,15 +199,19 @@ class TierLedger:
                 before = self._ids.pop(event.key.removeprefix(TOPICS), None)
                 if before is not None:
                     self._topics.pop(before, None)
+                    self._tiered_ids.discard(before)
                 if event.entry is None:
                     continue
                 record = decode(event.entry, TopicRecord)
                 self._ids[record.name] = record.topic_id
-                self._topics[record.topic_id] = TieredTopic(
+                topic = TieredTopic(
                     record=record,
                     config=record.config(),
                     is_ready=record.state is TopicState.READY,
                 )
+                self._topics[record.topic_id] = topic
+                if topic.config.is_tiered:
+                    self._tiered_ids.add(record.topic_id)
         self.on_change()
 
     def _follow_shards(self, events: list[Event]) -> None:
@@ -234,12 +248,15 @@ class TierLedger:
         match record.state:
             case SegmentState.SEALED:
                 self._sealed.setdefault(_topic_id(at), {})[at] = record
+                if record.tier is not None:
+                    self._begun.add(at)
             case SegmentState.TIERED:
                 self._tiered[at] = record
             case SegmentState.DELETED if record.tier is not None:
                 self._dead[at] = record
 
     def _forget(self, at: SegmentId) -> None:
+        self._begun.discard(at)
         self._tiered.pop(at, None)
         self._dead.pop(at, None)
         topic_id = _topic_id(at)

@@ -50,6 +50,8 @@ _CACHE_WAIT_S = 30.0
 """How long the cache may take to see what the metadata already has."""
 _STOP_S = 5.0
 """How long a stopping mover waits for calls to the store that are under way."""
+_PAUSE_S = 0.05
+"""Between two rounds at least."""
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
 _OWNERSHIP_S = 30.0
@@ -305,15 +307,17 @@ class TierMover:
     # The mover's thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
+        interval_s = self._config.interval_ms / 1000
         while not self._stopping.is_set():
             self._wake.clear()
             self._round()
-            self._wake.wait(self._config.interval_ms / 1000)
+            self._wake.wait(interval_s)
+            self._stopping.wait(min(interval_s, _PAUSE_S))  # Many changes make one round.
 
     def _round(self) -> None:
         """What can be done now. Every step's trouble is noted and does not end the round."""
         self._settle()
-        if self._stopping.is_set() or not self._patience.is_over:
+        if self._stopping.is_set() or not self._patience.is_over or not self.ledger.is_used:
             return
         if not self._attempt(self._refresh_ownership):
             return
@@ -522,8 +526,9 @@ class TierMover:
 
     def _note_change(self) -> None:
         self._judge_backlog()
-        self._moved.set()
-        self._wake.set()
+        if self.ledger.is_used:
+            self._moved.set()
+            self._wake.set()
 
     def _judge_backlog(self) -> None:
         """Holds appends to tiered topics while more waits than is allowed."""
