@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
@@ -21,7 +21,7 @@ from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBack
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore
 from firnmq.meta.records import NODES, SegmentRecord
-from firnmq.tiering.ledger import SegmentId, TierLedger
+from firnmq.tiering.ledger import NOTHING, SegmentId, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.ownership import Ownership
 from firnmq.tiering.patience import Patience
@@ -32,6 +32,7 @@ from firnmq.tiering.status import (
     SEGMENTS_SHOWN_MAX,
     CacheUse,
     FailureKind,
+    MoverCounts,
     TierStatus,
     TierTopic,
     WaitingSegment,
@@ -47,6 +48,10 @@ _TAKEOVER_S = 3600.0
 saw it, by our own clock: what another's clock says proves nothing."""
 _CACHE_WAIT_S = 30.0
 """How long the cache may take to see what the metadata already has."""
+_STOP_S = 5.0
+"""How long a stopping mover waits for calls to the store that are under way."""
+_PAUSE_S = 0.05
+"""Between two rounds at least."""
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
 _OWNERSHIP_S = 30.0
@@ -114,11 +119,9 @@ class TierMover:
         """Segments that are uploaded without their delay, because somebody asked for it."""
         self._first_seen_s: dict[str, float] = {}
         """Uploads of others by upload id."""
-        self._failure_counts = {kind.value: 0 for kind in FailureKind}
+        self._counts = MoverCounts()
         self._last_error: tuple[str, int, FailureKind] | None = None
         self._store_failure: FailureKind | None = None
-        self._upload_count = 0
-        self._uploaded_bytes = 0
         self._is_holding = False
         self.ledger = TierLedger(cache)
         self._left_over = {
@@ -138,9 +141,7 @@ class TierMover:
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
         self._scrubbing = threading.Lock()
-        self._uploads = ThreadPoolExecutor(
-            config.parallel_uploads, thread_name_prefix="firn-tier-upload"
-        )
+        self._upload_threads: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
         self._judge_backlog()
@@ -149,12 +150,22 @@ class TierMover:
         self._thread.start()
 
     def stop(self) -> None:
-        """Breaks off what is under way; the next mover takes it up. Stopping twice is no error."""
+        """Breaks off what is under way; the next mover takes it up. Stopping twice is no error.
+
+        A call that the store does not answer is not waited for: it changes nothing when it returns,
+        since the engines are closed by then and what it has written is known by name.
+        """
         self._stopping.set()
         self._wake.set()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._uploads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            threads = [self._thread, *self._upload_threads]
+        deadline_s = time.monotonic() + _STOP_S
+        for thread in threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(max(deadline_s - time.monotonic(), 0))
+        stuck = sum(thread.is_alive() for thread in threads)
+        if stuck:
+            _log.warning("store_does_not_answer", threads=stuck, store=self._store.url)
 
     @property
     def store_state(self) -> str:
@@ -235,7 +246,7 @@ class TierMover:
         with self._lock:
             uploading = set(self._in_flight)
             error = self._last_error
-            counts = dict(self._failure_counts)
+            failures = dict(self._counts.failures)
         due_since = [
             record.sealed_ms + delay
             for at, record in waiting
@@ -254,11 +265,11 @@ class TierMover:
             dead_segments=len(self.ledger.dead_copies()) + self._remover.grave_count(),
             backlog_bytes_max=self._config.backlog_bytes,
             is_holding_appends=self._is_holding,
-            upload_count=self._upload_count,
-            uploaded_bytes=self._uploaded_bytes,
+            upload_count=self._counts.upload_count,
+            uploaded_bytes=self._counts.uploaded_bytes,
             dropped_count=self._remover.dropped_count,
             removed_count=self._remover.removed_count,
-            failure_counts=counts,
+            failure_counts=failures,
             cache=CacheUse() if self._cold is None else CacheUse.of(self._cold.statistics()),
             topics=self._topic_rows(),
             waiting=[
@@ -268,11 +279,12 @@ class TierMover:
         )
 
     def _topic_rows(self) -> list[TierTopic]:
+        totals = self.ledger.totals_by_topic()
         return [
             TierTopic(
                 topic=topic.record.name,
                 is_tiered=topic.config.is_tiered,
-                **self.ledger.totals(topic.record.topic_id)._asdict(),
+                **totals.get(topic.record.topic_id, NOTHING)._asdict(),
             )
             for topic in sorted(self.ledger.topics(), key=lambda each: each.record.name)
         ]
@@ -295,15 +307,17 @@ class TierMover:
     # The mover's thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
+        interval_s = self._config.interval_ms / 1000
         while not self._stopping.is_set():
             self._wake.clear()
             self._round()
-            self._wake.wait(self._config.interval_ms / 1000)
+            self._wake.wait(interval_s)
+            self._stopping.wait(min(interval_s, _PAUSE_S))  # Many changes make one round.
 
     def _round(self) -> None:
         """What can be done now. Every step's trouble is noted and does not end the round."""
         self._settle()
-        if self._stopping.is_set() or not self._patience.is_over:
+        if self._stopping.is_set() or not self._patience.is_over or not self.ledger.is_used:
             return
         if not self._attempt(self._refresh_ownership):
             return
@@ -381,8 +395,28 @@ class TierMover:
             if len(self._in_flight) >= limit:
                 return
             if self._why(at, record, now_ms) is None:
+                self._begin_upload(at)
+
+    def _begin_upload(self, at: SegmentId) -> None:
+        future: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                self._upload(at)
+            except BaseException as error:
+                future.set_exception(error)  # A defect; `_settle` tells of it.
+                raise
+            else:
+                future.set_result(None)
+            finally:
                 with self._lock:
-                    self._in_flight[at] = self._uploads.submit(self._upload, at)
+                    self._upload_threads.discard(thread)
+
+        thread = threading.Thread(target=run, name="firn-tier-upload", daemon=True)
+        with self._lock:
+            self._in_flight[at] = future
+            self._upload_threads.add(thread)
+        thread.start()
 
     def _why(self, at: SegmentId, record: SegmentRecord, now_ms: int) -> str | None:
         """Why a segment is not to be uploaded now; None if it is."""
@@ -429,8 +463,8 @@ class TierMover:
             self._note_failure(at, error)
             return
         with self._lock:
-            self._upload_count += 1
-            self._uploaded_bytes += uploaded.sent_bytes
+            self._counts.upload_count += 1
+            self._counts.uploaded_bytes += uploaded.sent_bytes
             self._troubles.pop(at, None)
             self._forced.discard(at)
         self._note_success()
@@ -448,7 +482,7 @@ class TierMover:
             for at, _ in ended:
                 del self._in_flight[at]
         for at, future in ended:
-            error = None if future.cancelled() else future.exception()
+            error = future.exception()
             if isinstance(error, Exception):  # A defect: one segment's upload, not the mover's end.
                 _log.error("upload_defect", shard=at.shard, segment=at.seq, error=repr(error))
                 self._note_failure(at, error)
@@ -465,7 +499,7 @@ class TierMover:
         kind = kind_of(error)
         is_of_store = at is None or kind in _OF_THE_STORE
         with self._lock:
-            self._failure_counts[kind.value] += 1
+            self._counts.failures[kind.value] += 1
             self._last_error = (str(error), self._clock.now_ms(), kind)
             if is_of_store:
                 is_news = self._store_failure is not kind
@@ -492,8 +526,9 @@ class TierMover:
 
     def _note_change(self) -> None:
         self._judge_backlog()
-        self._moved.set()
-        self._wake.set()
+        if self.ledger.is_used:
+            self._moved.set()
+            self._wake.set()
 
     def _judge_backlog(self) -> None:
         """Holds appends to tiered topics while more waits than is allowed."""
