@@ -137,6 +137,8 @@ class TierMover:
             graves=graves,
             clock=clock,
             cold=cold,
+            is_busy=self._is_busy,
+            note_failure=self._note_failure,
         )
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
@@ -436,6 +438,11 @@ class TierMover:
         if record.tier is not None and not self._may_replace(record.tier.upload_id):
             return f"somebody else uploads it as {record.tier.upload_id}"
         return None
+
+    def _is_busy(self, at: SegmentId) -> bool:
+        with self._lock:
+            trouble = self._troubles.get(at)
+            return at in self._in_flight or (trouble is not None and not trouble[0].is_over)
 
     def _may_replace(self, upload_id: str) -> bool:
         now_s = self._monotonic()

@@ -137,10 +137,10 @@ class SegmentUploader:
             self._remove_lost(shard, seq, copy)
             raise StaleEpoch(f"{shard}/{seq}", before.epoch + 1, -1) from error
 
-    def remove(self, copy: TierCopy) -> None:
-        """Removes all objects of a copy that nothing refers to, or is about to."""
+    def remove(self, *copies: TierCopy) -> None:
+        """Removes all objects of copies that nothing refers to, or is about to."""
         for suffix in SUFFIXES:
-            self._store.delete([copy.key + suffix])
+            self._store.delete([copy.key + suffix for copy in copies])
 
     def check(self, meta: SegmentMeta) -> Buffer:
         """Whether the store still has a finished copy in full; the head of its index.
