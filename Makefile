@@ -28,7 +28,7 @@ help:
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make format  let ruff format and fix what it can"
 	@echo "make test    check, then all tests"
-	@echo "make test-hdfs  the tests of hdfs://, with Hadoop from Maven (needs java and mvn)"
+	@echo "make test-hdfs  the tests of HDFS, with Hadoop from Maven (needs java and mvn)"
 	@echo "make bench   all benchmarks into benchmarks/results.json"
 	@echo "make soak    random workloads with crashes, for as long as you like"
 	@echo "make lock    resolve pyproject.toml into $(LOCK)"

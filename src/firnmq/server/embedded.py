@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from firnmq.engines.api import READ_BYTES_DEFAULT, READ_RECORDS_DEFAULT
 from firnmq.errors import InvalidArgument, OffsetOutOfRange
 from firnmq.record import NewRecord, Record
 from firnmq.server.local import LocalStore
+from firnmq.tiering.status import TierStatus
 
 Appendable: TypeAlias = NewRecord | bytes | str
 """What can be appended: a record, or just its value."""
@@ -95,6 +97,15 @@ class AsyncStore:
 
     async def delete_topic(self, name: str) -> None:
         await self.local.manager.delete_topic(name)
+
+    async def upload(self, topic: str | None = None, *, timeout_s: float = 600.0) -> None:
+        """Copies what is sealed, of one topic or of all, to the object store now."""
+        mover = self.local.mover
+        await call_blocking(None, partial(mover.upload_now, topic, timeout_s=timeout_s))
+
+    async def tier_status(self) -> TierStatus:
+        """What is in the object store, what waits and why."""
+        return await call_blocking(None, self.local.mover.status)
 
     async def close(self) -> None:
         await call_blocking(None, self.local.close)
@@ -265,6 +276,17 @@ class Store:
 
     def delete_topic(self, name: str) -> None:
         run_blocking(self._store.delete_topic(name))
+
+    def upload(self, topic: str | None = None, *, timeout_s: float = 600.0) -> None:
+        """Copies what is sealed, of one topic or of all, to the object store now.
+
+        That happens by itself too, `tiering.upload.delay.ms` after a segment is sealed.
+        """
+        self.local.mover.upload_now(topic, timeout_s=timeout_s)
+
+    def tier_status(self) -> TierStatus:
+        """What is in the object store, what waits and why."""
+        return self.local.mover.status()
 
     def close(self) -> None:
         self.local.close()

@@ -39,12 +39,14 @@ from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.tier import ColdMedium
 from firnmq.engines.verify import Verifier
+from firnmq.errors import NoTiering
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
 from firnmq.meta.records import NODES
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
 from firnmq.server.tier import Tier, open_object_store
+from firnmq.tiering.mover import TierMover
 from firnmq.tiering.stores import ObjectStore
 
 _DATABASE_DIRECTORY = "db"
@@ -115,6 +117,13 @@ class LocalStore:
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
+    @property
+    def mover(self) -> TierMover:
+        """What moves segments to the object store; NoTiering if there is none."""
+        if self.tier is None:
+            raise NoTiering
+        return self.tier.mover
+
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them."""
         for each in self.catalog.topics():
@@ -122,8 +131,6 @@ class LocalStore:
                 engine = self.engines[each.config.storage_type]
                 for shard in each.shard_names():
                     engine.roll(shard)
-        # Whoever asks next what waits is to see it.
-        self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
     def compaction_counts(self) -> dict[str, CompactionCounts]:
         """What compaction has done, by storage type."""

@@ -59,6 +59,9 @@ class Totals(NamedTuple):
     local_bytes: int
 
 
+NOTHING = Totals(0, 0, 0, 0, 0, 0)
+
+
 class TierLedger:
     """Safe with threads. Changed by the cache's thread alone, once it is filled."""
 
@@ -70,9 +73,13 @@ class TierLedger:
         """By id."""
         self._ids: dict[str, str] = {}
         """Of topics, by name."""
+        self._tiered_ids: set[str] = set()
+        """Of topics with tiering."""
         self._shards: dict[str, ShardRecord] = {}
         self._sealed: dict[str, dict[SegmentId, SegmentRecord]] = {}
         """By topic id: those that have no finished copy, whether their topic is tiered or not."""
+        self._begun: set[SegmentId] = set()
+        """Of those, the ones whose copy is under way."""
         self._tiered: dict[SegmentId, SegmentRecord] = {}
         self._dead: dict[SegmentId, SegmentRecord] = {}
         """Deleted segments that may still have objects."""
@@ -86,6 +93,12 @@ class TierLedger:
             cache.listen(prefix, follow)
 
     # Asking -------------------------------------------------------------------------------------
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is a tiered topic, or anything in the store. Costs nothing."""
+        stored = self._begun or self._tiered or self._dead or self._graves
+        return bool(self._tiered_ids or stored)
 
     def topics(self) -> list[TieredTopic]:
         """Topics that are ready and are tiered or have been: something of them may be there."""
@@ -142,24 +155,22 @@ class TierLedger:
     def grave_count(self) -> int:
         return len(self._graves)
 
-    def totals(self, topic_id: str | None = None) -> Totals:
-        """Of one topic, or of all."""
+    def totals(self) -> Totals:
+        """Of all topics together."""
+        by_topic = self.totals_by_topic().values()
+        return Totals(*map(sum, zip(*by_topic, strict=True))) if by_topic else NOTHING
+
+    def totals_by_topic(self) -> dict[str, Totals]:
+        """By topic id, of those that have anything in the store or waiting for it."""
+        counts: dict[str, list[int]] = {}
         with self._lock:
-            waiting = [
-                record.length for at, record in self._waiting() if topic_id in (None, _topic_id(at))
-            ]
-            tiered = [
-                record for at, record in self._tiered.items() if topic_id in (None, _topic_id(at))
-            ]
-        local = [record.length for record in tiered if record.is_local]
-        return Totals(
-            waiting_segments=len(waiting),
-            waiting_bytes=sum(waiting),
-            tiered_segments=len(tiered),
-            tiered_bytes=sum(record.length for record in tiered),
-            local_segments=len(local),
-            local_bytes=sum(local),
-        )
+            for at, record in self._waiting():
+                _count(counts, at, record, 0)
+            for at, record in self._tiered.items():
+                _count(counts, at, record, 2)
+                if record.is_local:
+                    _count(counts, at, record, 4)
+        return {topic_id: Totals(*each) for topic_id, each in counts.items()}
 
     def _waiting(self) -> Iterator[tuple[SegmentId, SegmentRecord]]:
         for topic_id, segments in self._sealed.items():
@@ -188,15 +199,19 @@ class TierLedger:
                 before = self._ids.pop(event.key.removeprefix(TOPICS), None)
                 if before is not None:
                     self._topics.pop(before, None)
+                    self._tiered_ids.discard(before)
                 if event.entry is None:
                     continue
                 record = decode(event.entry, TopicRecord)
                 self._ids[record.name] = record.topic_id
-                self._topics[record.topic_id] = TieredTopic(
+                topic = TieredTopic(
                     record=record,
                     config=record.config(),
                     is_ready=record.state is TopicState.READY,
                 )
+                self._topics[record.topic_id] = topic
+                if topic.config.is_tiered:
+                    self._tiered_ids.add(record.topic_id)
         self.on_change()
 
     def _follow_shards(self, events: list[Event]) -> None:
@@ -233,12 +248,15 @@ class TierLedger:
         match record.state:
             case SegmentState.SEALED:
                 self._sealed.setdefault(_topic_id(at), {})[at] = record
+                if record.tier is not None:
+                    self._begun.add(at)
             case SegmentState.TIERED:
                 self._tiered[at] = record
             case SegmentState.DELETED if record.tier is not None:
                 self._dead[at] = record
 
     def _forget(self, at: SegmentId) -> None:
+        self._begun.discard(at)
         self._tiered.pop(at, None)
         self._dead.pop(at, None)
         topic_id = _topic_id(at)
@@ -247,6 +265,13 @@ class TierLedger:
             segments.pop(at, None)
             if not segments:
                 del self._sealed[topic_id]
+
+
+def _count(counts: dict[str, list[int]], at: SegmentId, record: SegmentRecord, field: int) -> None:
+    """Counts a segment in a field of Totals, and its bytes in the next."""
+    totals = counts.setdefault(_topic_id(at), [0] * len(NOTHING))
+    totals[field] += 1
+    totals[field + 1] += record.length
 
 
 def _topic_id(at: SegmentId) -> str:

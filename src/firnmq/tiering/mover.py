@@ -12,16 +12,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
 from firnmq.engines.state import ShardState
-from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBacklogFull
+from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBacklogFull, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore
-from firnmq.meta.records import SegmentRecord
-from firnmq.tiering.ledger import SegmentId, TierLedger
+from firnmq.meta.records import NODES, SegmentRecord
+from firnmq.tiering.ledger import NOTHING, SegmentId, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.ownership import Ownership
 from firnmq.tiering.patience import Patience
@@ -32,6 +32,7 @@ from firnmq.tiering.status import (
     SEGMENTS_SHOWN_MAX,
     CacheUse,
     FailureKind,
+    MoverCounts,
     TierStatus,
     TierTopic,
     WaitingSegment,
@@ -45,6 +46,14 @@ _log = EventLogger("tiering")
 _TAKEOVER_S = 3600.0
 """An upload that somebody else began is taken over if it is not finished this long after we first
 saw it, by our own clock: what another's clock says proves nothing."""
+_CACHE_WAIT_S = 30.0
+"""How long the cache may take to see what the metadata already has."""
+_STOP_S = 5.0
+"""How long a stopping mover waits for calls to the store that are under way."""
+_PAUSE_S = 0.05
+"""Between two rounds at least."""
+_LOOK_S = 1.0
+"""How long whoever waits for uploads goes without looking again."""
 _OWNERSHIP_S = 30.0
 """How old the knowledge may be that the cluster's objects are ours, for uploads. Removals ask."""
 _MANIFESTS_S = 10.0
@@ -80,10 +89,14 @@ class TierMover:
         self._cold = cold
         self._state = state
         self._engines = engines
+        self._meta = meta
+        self._cache = cache
         self._monotonic = monotonic
         self._rng = rng or random.Random()
         self._stopping = threading.Event()
         self._wake = threading.Event()
+        self._moved = threading.Event()
+        """Set when the ledger has changed."""
         self._ownership = Ownership(store, cluster, directory_id, clock)
         self._owned_at_s: float | None = None
         self._manifests = ManifestKeeper(store, cluster, clock)
@@ -106,11 +119,9 @@ class TierMover:
         """Segments that are uploaded without their delay, because somebody asked for it."""
         self._first_seen_s: dict[str, float] = {}
         """Uploads of others by upload id."""
-        self._failure_counts = {kind.value: 0 for kind in FailureKind}
+        self._counts = MoverCounts()
         self._last_error: tuple[str, int, FailureKind] | None = None
         self._store_failure: FailureKind | None = None
-        self._upload_count = 0
-        self._uploaded_bytes = 0
         self._is_holding = False
         self.ledger = TierLedger(cache)
         self._left_over = {
@@ -126,13 +137,13 @@ class TierMover:
             graves=graves,
             clock=clock,
             cold=cold,
+            is_busy=self._is_busy,
+            note_failure=self._note_failure,
         )
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
         self._scrubbing = threading.Lock()
-        self._uploads = ThreadPoolExecutor(
-            config.parallel_uploads, thread_name_prefix="firn-tier-upload"
-        )
+        self._upload_threads: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
         self._judge_backlog()
@@ -141,12 +152,22 @@ class TierMover:
         self._thread.start()
 
     def stop(self) -> None:
-        """Breaks off what is under way; the next mover takes it up. Stopping twice is no error."""
+        """Breaks off what is under way; the next mover takes it up. Stopping twice is no error.
+
+        A call that the store does not answer is not waited for: it changes nothing when it returns,
+        since the engines are closed by then and what it has written is known by name.
+        """
         self._stopping.set()
         self._wake.set()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._uploads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            threads = [self._thread, *self._upload_threads]
+        deadline_s = time.monotonic() + _STOP_S
+        for thread in threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(max(deadline_s - time.monotonic(), 0))
+        stuck = sum(thread.is_alive() for thread in threads)
+        if stuck:
+            _log.warning("store_does_not_answer", threads=stuck, store=self._store.url)
 
     @property
     def store_state(self) -> str:
@@ -160,6 +181,8 @@ class TierMover:
 
     def request_upload(self, topic: str | None = None) -> int:
         """Uploads what waits now, without delay and without waiting for the store to recover."""
+        # What the caller has just sealed may not have come up in the cache yet.
+        self._cache.wait_for_revision(self._meta.range(NODES).revision, _CACHE_WAIT_S)
         chosen = {
             at
             for at, _ in self.ledger.waiting()
@@ -173,6 +196,31 @@ class TierMover:
         self.write_manifests_soon()
         self._wake.set()
         return len(chosen)
+
+    def upload_now(self, topic: str | None = None, *, timeout_s: float = 600.0) -> None:
+        """Returns when everything that waits now, of one topic or of all, is in the store.
+
+        TimedOut if it is not by then, with what stands in the way.
+        """
+        deadline_s = self._monotonic() + timeout_s
+        left = self.request_upload(topic)
+        while left:
+            if self._thread.is_alive():
+                self._moved.clear()
+                if self._count_waiting(topic):
+                    self._moved.wait(min(_LOOK_S, max(deadline_s - self._monotonic(), 0)))
+            else:
+                self.work()
+            left = self._count_waiting(topic)
+            if left and (self._stopping.is_set() or self._monotonic() >= deadline_s):
+                error = self._last_error
+                reason = "uploads take longer" if error is None else error[0]
+                raise TimedOut(f"{left:,} segments are not in the object store yet: {reason}")
+
+    def _count_waiting(self, topic: str | None) -> int:
+        return sum(
+            topic is None or self._topic_name(at.shard) == topic for at, _ in self.ledger.waiting()
+        )
 
     def work(self) -> None:
         """One round with all uploads that it began, and what follows from them.
@@ -200,7 +248,7 @@ class TierMover:
         with self._lock:
             uploading = set(self._in_flight)
             error = self._last_error
-            counts = dict(self._failure_counts)
+            failures = dict(self._counts.failures)
         due_since = [
             record.sealed_ms + delay
             for at, record in waiting
@@ -219,11 +267,11 @@ class TierMover:
             dead_segments=len(self.ledger.dead_copies()) + self._remover.grave_count(),
             backlog_bytes_max=self._config.backlog_bytes,
             is_holding_appends=self._is_holding,
-            upload_count=self._upload_count,
-            uploaded_bytes=self._uploaded_bytes,
+            upload_count=self._counts.upload_count,
+            uploaded_bytes=self._counts.uploaded_bytes,
             dropped_count=self._remover.dropped_count,
             removed_count=self._remover.removed_count,
-            failure_counts=counts,
+            failure_counts=failures,
             cache=CacheUse() if self._cold is None else CacheUse.of(self._cold.statistics()),
             topics=self._topic_rows(),
             waiting=[
@@ -233,11 +281,12 @@ class TierMover:
         )
 
     def _topic_rows(self) -> list[TierTopic]:
+        totals = self.ledger.totals_by_topic()
         return [
             TierTopic(
                 topic=topic.record.name,
                 is_tiered=topic.config.is_tiered,
-                **self.ledger.totals(topic.record.topic_id)._asdict(),
+                **totals.get(topic.record.topic_id, NOTHING)._asdict(),
             )
             for topic in sorted(self.ledger.topics(), key=lambda each: each.record.name)
         ]
@@ -260,15 +309,17 @@ class TierMover:
     # The mover's thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
+        interval_s = self._config.interval_ms / 1000
         while not self._stopping.is_set():
             self._wake.clear()
             self._round()
-            self._wake.wait(self._config.interval_ms / 1000)
+            self._wake.wait(interval_s)
+            self._stopping.wait(min(interval_s, _PAUSE_S))  # Many changes make one round.
 
     def _round(self) -> None:
         """What can be done now. Every step's trouble is noted and does not end the round."""
         self._settle()
-        if self._stopping.is_set() or not self._patience.is_over:
+        if self._stopping.is_set() or not self._patience.is_over or not self.ledger.is_used:
             return
         if not self._attempt(self._refresh_ownership):
             return
@@ -346,8 +397,28 @@ class TierMover:
             if len(self._in_flight) >= limit:
                 return
             if self._why(at, record, now_ms) is None:
+                self._begin_upload(at)
+
+    def _begin_upload(self, at: SegmentId) -> None:
+        future: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                self._upload(at)
+            except BaseException as error:
+                future.set_exception(error)  # A defect; `_settle` tells of it.
+                raise
+            else:
+                future.set_result(None)
+            finally:
                 with self._lock:
-                    self._in_flight[at] = self._uploads.submit(self._upload, at)
+                    self._upload_threads.discard(thread)
+
+        thread = threading.Thread(target=run, name="firn-tier-upload", daemon=True)
+        with self._lock:
+            self._in_flight[at] = future
+            self._upload_threads.add(thread)
+        thread.start()
 
     def _why(self, at: SegmentId, record: SegmentRecord, now_ms: int) -> str | None:
         """Why a segment is not to be uploaded now; None if it is."""
@@ -367,6 +438,11 @@ class TierMover:
         if record.tier is not None and not self._may_replace(record.tier.upload_id):
             return f"somebody else uploads it as {record.tier.upload_id}"
         return None
+
+    def _is_busy(self, at: SegmentId) -> bool:
+        with self._lock:
+            trouble = self._troubles.get(at)
+            return at in self._in_flight or (trouble is not None and not trouble[0].is_over)
 
     def _may_replace(self, upload_id: str) -> bool:
         now_s = self._monotonic()
@@ -394,8 +470,8 @@ class TierMover:
             self._note_failure(at, error)
             return
         with self._lock:
-            self._upload_count += 1
-            self._uploaded_bytes += uploaded.sent_bytes
+            self._counts.upload_count += 1
+            self._counts.uploaded_bytes += uploaded.sent_bytes
             self._troubles.pop(at, None)
             self._forced.discard(at)
         self._note_success()
@@ -413,7 +489,7 @@ class TierMover:
             for at, _ in ended:
                 del self._in_flight[at]
         for at, future in ended:
-            error = None if future.cancelled() else future.exception()
+            error = future.exception()
             if isinstance(error, Exception):  # A defect: one segment's upload, not the mover's end.
                 _log.error("upload_defect", shard=at.shard, segment=at.seq, error=repr(error))
                 self._note_failure(at, error)
@@ -430,7 +506,7 @@ class TierMover:
         kind = kind_of(error)
         is_of_store = at is None or kind in _OF_THE_STORE
         with self._lock:
-            self._failure_counts[kind.value] += 1
+            self._counts.failures[kind.value] += 1
             self._last_error = (str(error), self._clock.now_ms(), kind)
             if is_of_store:
                 is_news = self._store_failure is not kind
@@ -457,7 +533,9 @@ class TierMover:
 
     def _note_change(self) -> None:
         self._judge_backlog()
-        self._wake.set()
+        if self.ledger.is_used:
+            self._moved.set()
+            self._wake.set()
 
     def _judge_backlog(self) -> None:
         """Holds appends to tiered topics while more waits than is allowed."""

@@ -8,7 +8,7 @@ what is gone; then the objects go, the manifest of the segment before the rest; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from firnmq.clock import Clock
@@ -17,16 +17,26 @@ from firnmq.engines.api import ShardStatus
 from firnmq.engines.retention import to_drop_here
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.state import ShardState
-from firnmq.errors import FirnError, ShardNotFound, StaleEpoch
+from firnmq.engines.tier import TierCopy
+from firnmq.errors import (
+    FirnError,
+    ObjectNotFound,
+    ObjectTruncated,
+    ShardNotFound,
+    StaleEpoch,
+)
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import GraveRecord
 from firnmq.tiering.cache import CacheStatistics
 from firnmq.tiering.keys import parse
-from firnmq.tiering.ledger import TieredTopic, TierLedger
+from firnmq.tiering.ledger import SegmentId, TieredTopic, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.uploader import CopyEngine, SegmentUploader
 
 _log = EventLogger("tiering")
+
+_AT_ONCE = 300
+"""Copies whose objects are removed together; S3 takes 1,000 names in a request."""
 
 
 class TierEngine(CopyEngine, Protocol):
@@ -71,7 +81,12 @@ class Remover:
         graves: GraveYard,
         clock: Clock,
         cold: Primable | None,
+        is_busy: Callable[[SegmentId], bool],
+        note_failure: Callable[[SegmentId, Exception], None],
     ) -> None:
+        """`is_busy`: whether a segment is being uploaded, or has failed a short while ago."""
+        self._is_busy = is_busy
+        self._note_failure = note_failure
         self._ledger = ledger
         self._engines = engines
         self._uploader = uploader
@@ -102,7 +117,13 @@ class Remover:
                 meta.length for meta in status.segments if meta.is_sealed
             )
             for meta in to_drop_here(status.segments, config, active_bytes, now_ms):
-                self._drop(topic, shard, meta)
+                at = SegmentId(shard, meta.seq)
+                if self._is_busy(at):
+                    continue
+                try:
+                    self._drop(topic, shard, meta)
+                except (ObjectNotFound, ObjectTruncated) as error:
+                    self._note_failure(at, error)  # It stays here, and others go.
 
     def _drop(self, topic: TieredTopic, shard: str, meta: SegmentMeta) -> None:
         index_head = self._uploader.check(meta)
@@ -124,21 +145,22 @@ class Remover:
         self._clear_graves()
 
     def _remove_dead(self) -> None:
-        written: set[str] = set()
+        by_shard: dict[str, list[tuple[int, TierCopy]]] = {}
         for at, record in self._ledger.dead_copies():
-            topic = self._ledger.topic_of(at.shard)
-            if topic is None or record.tier is None:
+            if record.tier is not None and not self._is_busy(at):
+                by_shard.setdefault(at.shard, []).append((at.seq, record.tier))
+        for shard, dead in by_shard.items():
+            topic = self._ledger.topic_of(shard)
+            if topic is None:
                 continue  # The topic is being deleted: its graves list the objects.
-            if at.shard not in written and record.tier.is_done:
-                self.write_shard_manifest(topic, at.shard)
-                written.add(at.shard)
-            self._uploader.remove(record.tier)
-            try:
-                self._engine(topic).forget_copy(at.shard, at.seq)
-            except (StaleEpoch, ShardNotFound):
-                continue
-            self.removed_count += 1
-            _log.info("objects_removed", shard=at.shard, segment=at.seq, key=record.tier.key)
+            self.write_shard_manifest(topic, shard)
+            for first in range(0, len(dead), _AT_ONCE):
+                part = dead[first : first + _AT_ONCE]
+                self._uploader.remove(*(copy for _, copy in part))
+                for seq, _ in part:
+                    self._engine(topic).forget_copy(shard, seq)
+                self.removed_count += len(part)
+            _log.info("objects_removed", shard=shard, segments=len(dead))
 
     def _abandon_unwanted(self) -> None:
         """Copies that were begun before their topic's tiering was turned off."""
@@ -163,11 +185,13 @@ class Remover:
         for topic in {_topic_of(each.tier.key) for each in graves}:
             if topic is not None:
                 self._manifests.remove_topic(*topic)
-        for grave in graves:
-            self._uploader.remove(grave.tier)
-            self._graves.forget_graves([grave])
-            self.removed_count += 1
-            _log.info("objects_removed", shard=grave.shard, segment=grave.seq, key=grave.tier.key)
+        for first in range(0, len(graves), _AT_ONCE):
+            part = graves[first : first + _AT_ONCE]
+            self._uploader.remove(*(grave.tier for grave in part))
+            self._graves.forget_graves(part)
+            self.removed_count += len(part)
+        if graves:
+            _log.info("objects_removed", graves=len(graves))
 
     def write_shard_manifest(self, topic: TieredTopic, shard: str) -> None:
         record = self._ledger.shard(shard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -52,6 +53,17 @@ def kind_of(error: Exception) -> FailureKind:
         if isinstance(error, kinds):
             return kind
     return FailureKind.OTHER
+
+
+@dataclass(slots=True)
+class MoverCounts:
+    """What a mover has done so far. Changed under its lock."""
+
+    upload_count: int = 0
+    uploaded_bytes: int = 0
+    failures: dict[str, int] = field(
+        default_factory=lambda: {kind.value: 0 for kind in FailureKind}
+    )
 
 
 class WaitingSegment(msgspec.Struct, frozen=True, kw_only=True):

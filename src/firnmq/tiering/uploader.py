@@ -137,10 +137,10 @@ class SegmentUploader:
             self._remove_lost(shard, seq, copy)
             raise StaleEpoch(f"{shard}/{seq}", before.epoch + 1, -1) from error
 
-    def remove(self, copy: TierCopy) -> None:
-        """Removes all objects of a copy that nothing refers to, or is about to."""
+    def remove(self, *copies: TierCopy) -> None:
+        """Removes all objects of copies that nothing refers to, or is about to."""
         for suffix in SUFFIXES:
-            self._store.delete([copy.key + suffix])
+            self._store.delete([copy.key + suffix for copy in copies])
 
     def check(self, meta: SegmentMeta) -> Buffer:
         """Whether the store still has a finished copy in full; the head of its index.
@@ -169,6 +169,7 @@ class SegmentUploader:
         content = self._store.upload(
             copy.key + SEGMENT, self._checked(source, meta, shard), size=meta.length
         )
+        self._check_stopping()
         dump = source.index()
         index, head_length = write_index(dump, meta)
         self._pace.take(len(index))
@@ -204,8 +205,7 @@ class SegmentUploader:
         crc = 0
         length = 0
         for chunk in source.chunks(_CHUNK_BYTES):
-            if self._is_stopping():
-                raise Closed("the uploader is stopping")
+            self._check_stopping()
             self._pace.take(len(chunk))
             crc = crc32c(chunk, crc)
             length += len(chunk)
@@ -219,7 +219,12 @@ class SegmentUploader:
                 where=f"{shard}/{meta.seq}",
             )
 
+    def _check_stopping(self) -> None:
+        if self._is_stopping():
+            raise Closed("the uploader is stopping")
+
     def _put(self, key: str, suffix: str, data: bytes) -> _Sent:
+        self._check_stopping()
         try:
             info = self._store.put(key + suffix, data)
         except ObjectExists:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from firnmq.server.settings import NodeConfig, load_node_config
 from tests.integration.admin.serving import TIMEOUT_S, Served
 
 README = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
@@ -49,16 +50,19 @@ def test_the_session_with_a_node(tmp_path: Path) -> None:
         assert served.stop() == 0
 
 
-def test_the_configuration_is_one(tmp_path: Path) -> None:
-    from firnmq.server.settings import load_node_config
-
-    (text,) = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    path = tmp_path / "firn.toml"
-    path.write_text(text)
-    config = load_node_config(path, {})
+def test_the_configurations_are_some(tmp_path: Path) -> None:
+    node, tiering = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    config = _loaded(tmp_path, node)
     assert config.exposures() == []
     assert config.security.sasl_mechanisms == ("SCRAM-SHA-256",)
     assert config.kafka.topic_defaults.retention_ms == 604800000
+    assert _loaded(tmp_path, tiering).tiering.url == "s3://my-bucket/firn"
+
+
+def _loaded(path: Path, text: str) -> NodeConfig:
+    file = path / "firn.toml"
+    file.write_text(text)
+    return load_node_config(file, {})
 
 
 def test_the_limits_are_those_there_are() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from firnmq.config import TieringConfig
 from firnmq.tiering.stores import ObjectStore
 from tests.integration.faults.shim import Calls, Faults
 from tests.integration.faults.writer import Reporter
-from tests.integration.tiering.stage import TOPIC, Stage, Wrapped
+from tests.integration.tiering.stage import TOPIC, Stage, Wrapped, record_of
 
 COUNT = 44
 """Records that every scene begins with, in two or three sealed segments."""
@@ -96,3 +97,30 @@ def settings_of(config: TieringConfig) -> dict[str, object]:
 
 def _config(settings: dict[str, object]) -> TieringConfig:
     return msgspec.convert(settings, TieringConfig)
+
+
+def toil(descriptor: int, root: str, settings: dict[str, object], seed: int) -> None:
+    """Appends, uploads, drops and expires until it is killed; says before and after what it does.
+
+    `intend n`: records up to n are about to be there; `done n`: they are. `start n`: the log is
+    about to begin at n.
+    """
+    rng = random.Random(seed)
+    say = Reporter(descriptor).say
+    with Stage(Path(root) / "data", _config(settings)) as stage:
+        topic = stage.create(local_retention_ms=0)
+        end = 0
+        while True:
+            count = rng.randrange(1, 12)
+            say("intend", end + count)
+            topic.append([record_of(end + at) for at in range(count)], shard=0)
+            end += count
+            say("done", end)
+            if rng.random() < 0.3:
+                topic.roll()
+            if rng.random() < 0.3:
+                stage.work(rounds=2)
+            if rng.random() < 0.05:
+                boundary = rng.choice(stage.metas()).base_offset
+                say("start", boundary)
+                topic.delete_before(boundary)

@@ -115,7 +115,11 @@ def test_nothing_goes_here_that_the_store_has_lost(
         _change(stage, local_retention_ms=0)
         stage.mover.work()
         assert stage.metas()[0].is_local
-        assert stage.mover.status().state == "verification"
+        assert not any(meta.is_local for meta in stage.metas()[1:-1])
+        status = stage.mover.status()
+        assert (status.state, status.failure_counts["verification"]) == ("ok", 1)
+        assert "is not there" in (status.last_error or "")
+        assert len(stage.mover.scrub(dry_run=True).missing) == 1
         check(topic, range(60))
 
 
@@ -129,7 +133,7 @@ def test_remote_retention_removes_objects_last(
 
     def watch(when: str, call: str, key: str) -> None:
         if when == "after" and call in ("put", "delete"):
-            calls.append((call, key))
+            calls.extend((call, each) for each in key.split(","))
 
     with Stage(tmp_path / "data", tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
         topic = stage.create(storage_type=engine, local_retention_ms=0)
@@ -154,7 +158,7 @@ def test_remote_retention_removes_objects_last(
         manifest = ShardManifest.unpack(stage.objects.get_range(manifests[-1], 0, size), "")
         assert manifest.start_offset == boundary
         removed = [key.rpartition(".")[2] for call, key in calls if call == "delete" and parse(key)]
-        assert removed == ["mf", "idx", "seg"] * 2
+        assert removed == ["mf", "mf", "idx", "idx", "seg", "seg"]
         assert stage.mover.scrub(dry_run=True, grace_ms=0).orphan_count == 0
 
 

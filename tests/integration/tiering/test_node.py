@@ -193,6 +193,7 @@ def test_a_store_that_is_down_is_seen_and_bounded(tmp_path: Path) -> None:
                 )
                 number += 1
             producer.flush(2)
+        wait_until(lambda: node.get("/v1/tier")["state"] == "unavailable")
         shown = firn("--node", node.url, "tier", "status")
         assert "unavailable" in shown.stdout
         assert "appends to tiered topics are refused" in shown.stdout

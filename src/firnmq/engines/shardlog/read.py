@@ -202,7 +202,7 @@ class LogReader:
     def _by_key(self, view: View, key: bytes, *, may_scan: bool, hot_only: bool) -> Columns | None:
         dead_below = (self._live.dead_keys or {}).get(key, 0)
         for segment in reversed(view.segments):
-            if segment.meta.is_sealed and segment.meta.end_offset <= dead_below:
+            if dead_below and segment.meta.is_sealed and segment.meta.end_offset <= dead_below:
                 return None  # And so is everything older.
             if hot_only and not segment.meta.is_local:
                 raise ColdNeeded

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from firnmq.adapter import EngineStorageAdapter
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.statistics import LATENCY_BUCKETS_S
+from firnmq.disk import call_blocking
 from firnmq.errors import FirnError
 from firnmq.server.admin.groups import GroupAdmin
 from firnmq.server.admin.parts import NodeParts
@@ -40,6 +41,10 @@ class Metrics:
         ProcessCollector(registry=registry)
         registry.register(_Families([*self._broker(), *self._storage()]))
         registry.register(_Families([*await self._topics(), *await self._lag()]))
+        tier = self._parts.local.tier
+        if tier is not None:
+            status = await call_blocking(None, tier.mover.status)
+            registry.register(_Families([*_tiering(status)]))
         return generate_latest(registry)
 
     def _broker(self) -> Iterator[Metric]:
@@ -95,9 +100,6 @@ class Metrics:
         yield _gauge("firn_queued_requests", "Appends that wait.", pool.queued_requests)
         yield _gauge("firn_queued_bytes", "Bytes of appends that wait.", pool.queued_bytes)
         yield from self._compaction()
-        tier = self._parts.local.tier
-        if tier is not None:
-            yield from _tiering(tier.mover.status())
         groups = self._parts.coordinator.statistics()
         yield _gauge("firn_groups", "Groups in memory.", groups.group_count)
         yield _gauge("firn_group_members", "Members of all groups.", groups.member_count)

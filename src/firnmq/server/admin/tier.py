@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from firnmq.disk import call_blocking
-from firnmq.errors import NoTiering
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.documents import ScrubRequest, UploadRequest, UploadsRequested
 from firnmq.tiering.mover import TierMover
@@ -35,7 +34,4 @@ class TierAdmin:
         return await call_blocking(None, scrub)
 
     def _mover(self) -> TierMover:
-        tier = self._parts.local.tier
-        if tier is None:
-            raise NoTiering
-        return tier.mover
+        return self._parts.local.mover
