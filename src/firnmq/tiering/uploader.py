@@ -129,7 +129,8 @@ class SegmentUploader:
             done, sent_bytes = self._send(source, before, copy, topic, shard)
             return Uploaded(engine.finish_copy(shard, seq, done), upload_id, sent_bytes)
         except StaleEpoch:
-            self._remove_lost(shard, seq, copy)
+            if self._has_lost(engine, shard, seq, copy):
+                self._remove_lost(shard, seq, copy)
             raise
         except StoreError as error:
             # Whoever has taken the segment over removes our objects while we still look for them.
