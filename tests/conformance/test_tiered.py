@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from firnmq.config import StorageType, TopicConfig
 from firnmq.engines import AdapterOffsetStrategy
-from firnmq.engines.segments import SegmentMeta, SegmentState
+from firnmq.engines.engine import LogEngine
+from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.errors import (
     Corruption,
     InvalidArgument,
@@ -518,3 +519,47 @@ def test_a_change_of_which_nobody_knows_is_taken_over_later(
     assert cold.lab.store.verifier.verify(name).findings == () or then == "a local drop"
     cold.read(cold.start)
     assert cold.lab.store.verifier.verify(name).findings == ()
+
+
+# Drops under readers --------------------------------------------------------------------------
+
+
+class _Dropping:
+    """A segment's index that is emptied just as it is asked for the first time."""
+
+    def __init__(self, shard: Shard, segment: Segment) -> None:
+        self._inner = segment.index
+        self._shard = shard
+        self._seq = segment.meta.seq
+        self.has_dropped = False
+
+    def __getattr__(self, name: str) -> object:
+        if not self.has_dropped:
+            self.has_dropped = True
+            self._shard.engine.drop_local(self._shard.name, self._seq)
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("question", ["key", "tag", "time", "offset", "stored"])
+def test_an_index_that_is_emptied_under_a_reader_is_not_taken_for_empty(
+    cold_lab: Lab, copies: CopiedStore, question: str
+) -> None:
+    shard = cold_lab.shard({**OPTIONS, "index.tag": "true"})
+    for number in range(4):
+        shard.append(_record(number))
+    seal(shard)
+    upload(copies, shard.engine, shard.name, 0)
+    engine = shard.engine
+    assert isinstance(engine, LogEngine)
+    segment = engine.log(shard.name).view.segments[0]
+    segment.index = dropping = _Dropping(shard, segment)  # type: ignore[assignment]
+    answers: dict[str, Callable[[], object]] = {
+        "key": lambda: shard.by_key(b"k1").offset,
+        "tag": lambda: shard.tagged("odd", 1)[0],
+        "time": lambda: shard.at_time(1000),
+        "offset": lambda: shard.read(1).records()[0].offset,
+        "stored": lambda: decode([content(checked(shard, 1))]).records()[0].offset,
+    }
+    assert answers[question]() == 1
+    assert dropping.has_dropped
+    assert places(shard) == [False, True]

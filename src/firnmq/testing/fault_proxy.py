@@ -202,8 +202,8 @@ class FaultProxy:
 class ProxyProcess:
     """A FaultProxy with one lasting fault in a process of its own."""
 
-    def __init__(self, target: tuple[str, int], *, first_byte_ms: int) -> None:
-        module = [sys.executable, "-m", "firnmq.testing.fault_proxy"]
+    def __init__(self, target: tuple[str, int], *, first_byte_ms: int, niceness: int = 0) -> None:
+        module = ["nice", "-n", str(niceness), sys.executable, "-m", "firnmq.testing.fault_proxy"]
         self._process = subprocess.Popen(
             [*module, f"{target[0]}:{target[1]}", "--first-byte-ms", str(first_byte_ms)],
             stdin=subprocess.PIPE,

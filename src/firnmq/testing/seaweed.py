@@ -36,8 +36,17 @@ class SeaweedServer:
     and never answers; `resume` lets it go on.
     """
 
-    def __init__(self, directory: Path, *, bucket: str = "tier", table_bucket: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bucket: str = "tier",
+        table_bucket: str = "",
+        niceness: int = 0,
+    ) -> None:
+        """`niceness` above 0 lets others have the processors first, as if it ran elsewhere."""
         self.bucket = bucket
+        self._niceness = niceness
         self._directory = directory
         self._table_bucket = table_bucket
         directory.mkdir(parents=True, exist_ok=True)
@@ -122,6 +131,7 @@ class SeaweedServer:
             *("admin.port", "admin.port.grpc"),
         )
         return [
+            *("nice", "-n", str(self._niceness)),
             _program(),
             "-logtostderr=true",
             "mini",
