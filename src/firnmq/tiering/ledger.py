@@ -116,6 +116,10 @@ class TierLedger:
     def shard(self, name: str) -> ShardRecord | None:
         return self._shards.get(name)
 
+    def knows(self, at: SegmentId) -> bool:
+        """Whether the segment is sealed or tiered."""
+        return at in self._tiered or at in self._sealed.get(_topic_id(at), ())
+
     def waiting(self) -> list[tuple[SegmentId, SegmentRecord]]:
         """Sealed segments of tiered topics that have no finished copy, oldest first."""
         with self._lock:

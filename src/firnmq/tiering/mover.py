@@ -128,18 +128,7 @@ class TierMover:
             record.tier.upload_id for _, record in self.ledger.waiting() if record.tier is not None
         }
         """Begun in an earlier life of this directory: nobody else will finish them."""
-        self._remover = Remover(
-            ledger=self.ledger,
-            engines=engines,
-            uploader=self._uploader,
-            manifests=self._manifests,
-            state=state,
-            graves=graves,
-            clock=clock,
-            cold=cold,
-            is_busy=self._is_busy,
-            note_failure=self._note_failure,
-        )
+        self._remover = self._new_remover(graves)
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
         self._scrubbing = threading.Lock()
@@ -147,6 +136,20 @@ class TierMover:
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
         self._judge_backlog()
+
+    def _new_remover(self, graves: GraveYard) -> Remover:
+        return Remover(
+            ledger=self.ledger,
+            engines=self._engines,
+            uploader=self._uploader,
+            manifests=self._manifests,
+            state=self._state,
+            graves=graves,
+            clock=self._clock,
+            cold=self._cold,
+            is_busy=self._is_busy,
+            note_failure=self._note_failure,
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -474,6 +477,7 @@ class TierMover:
             self._counts.uploaded_bytes += uploaded.sent_bytes
             self._troubles.pop(at, None)
             self._forced.discard(at)
+            self._left_over.discard(uploaded.upload_id)
         self._note_success()
         _log.info("segment_tiered", shard=at.shard, segment=at.seq, length=uploaded.meta.length)
 
@@ -493,6 +497,14 @@ class TierMover:
             if isinstance(error, Exception):  # A defect: one segment's upload, not the mover's end.
                 _log.error("upload_defect", shard=at.shard, segment=at.seq, error=repr(error))
                 self._note_failure(at, error)
+        self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        """Forgets what was noted of segments that are not there any more."""
+        with self._lock:
+            for at in [each for each in self._troubles if not self.ledger.knows(each)]:
+                del self._troubles[at]
+            self._forced = {at for at in self._forced if self.ledger.knows(at)}
 
     # Notes --------------------------------------------------------------------------------------
 

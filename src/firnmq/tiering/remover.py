@@ -166,13 +166,22 @@ class Remover:
         """Copies that were begun before their topic's tiering was turned off."""
         for at, record in self._ledger.unwanted():
             topic = self._ledger.topic_of(at.shard)
-            if topic is None or not topic.is_ready or record.tier is None:
+            if topic is None or not topic.is_ready or record.tier is None or self._is_busy(at):
                 continue
             try:
                 self._engine(topic).abandon_copy(at.shard, at.seq, record.tier.upload_id)
             except (StaleEpoch, ShardNotFound):
                 continue
-            self._uploader.remove(record.tier)
+            if not self._is_referred_to(at, record.tier):
+                self._uploader.remove(record.tier)
+
+    def _is_referred_to(self, at: SegmentId, copy: TierCopy) -> bool:
+        """Whether the metadata names the copy now: somebody may just have finished it."""
+        shard = self._ledger.shard(at.shard)
+        if shard is None:
+            return True  # Its graves tell.
+        meta = self._state.segment(shard.uid, at.seq)
+        return meta is not None and meta.tier is not None and meta.tier.key == copy.key
 
     def grave_count(self) -> int:
         """Copies whose shards are gone and whose objects are still to be removed."""

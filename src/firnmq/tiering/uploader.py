@@ -67,6 +67,7 @@ class Uploaded(NamedTuple):
     """A finished copy."""
 
     meta: SegmentMeta
+    upload_id: str
     sent_bytes: int
 
 
@@ -126,9 +127,10 @@ class SegmentUploader:
                 # Its uploader cannot finish it any more, so nothing will ever refer to it.
                 self.remove(before.tier)
             done, sent_bytes = self._send(source, before, copy, topic, shard)
-            return Uploaded(engine.finish_copy(shard, seq, done), sent_bytes)
+            return Uploaded(engine.finish_copy(shard, seq, done), upload_id, sent_bytes)
         except StaleEpoch:
-            self._remove_lost(shard, seq, copy)
+            if self._has_lost(engine, shard, seq, copy):
+                self._remove_lost(shard, seq, copy)
             raise
         except StoreError as error:
             # Whoever has taken the segment over removes our objects while we still look for them.

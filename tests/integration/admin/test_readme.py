@@ -51,12 +51,13 @@ def test_the_session_with_a_node(tmp_path: Path) -> None:
 
 
 def test_the_configurations_are_some(tmp_path: Path) -> None:
-    node, tiering = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    node, *tiered = re.findall(r"^```toml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     config = _loaded(tmp_path, node)
     assert config.exposures() == []
     assert config.security.sasl_mechanisms == ("SCRAM-SHA-256",)
     assert config.kafka.topic_defaults.retention_ms == 604800000
-    assert _loaded(tmp_path, tiering).tiering.url == "s3://my-bucket/firn"
+    for text in tiered:
+        assert _loaded(tmp_path, text).tiering.url == "s3://my-bucket/firn"
 
 
 def _loaded(path: Path, text: str) -> NodeConfig:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from firnmq.config import TieringConfig
+from firnmq.server.recovery import recover_directory
 from firnmq.tiering.stores import ObjectStore
 from tests.integration.faults.shim import Calls, Faults
 from tests.integration.faults.writer import Reporter
@@ -124,3 +125,13 @@ def toil(descriptor: int, root: str, settings: dict[str, object], seed: int) -> 
                 boundary = rng.choice(stage.metas()).base_offset
                 say("start", boundary)
                 topic.delete_before(boundary)
+
+
+def recover(
+    descriptor: int, root: str, settings: dict[str, object], after: int, partial: bool
+) -> None:
+    """Makes a directory anew from the objects, and ends at system call number `after` of that."""
+    Faults.of_this_process().end(Calls.ALL, root, after=after, is_partial=partial)
+    recover_directory(Path(root) / "new", _config(settings))
+    Faults.of_this_process().lift()
+    Reporter(descriptor).say("complete")

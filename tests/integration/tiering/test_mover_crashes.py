@@ -12,6 +12,7 @@ import pytest
 
 from firnmq.config import TieringConfig
 from firnmq.errors import TopicNotFound
+from firnmq.server.recovery import recover_directory
 from tests.integration.faults.processes import Child, Nursery
 from tests.integration.faults.shim import EXIT_CODE, compiled
 from tests.integration.tiering.moving import COUNT, ENGINES, NEWER, settings_of
@@ -99,6 +100,40 @@ def test_killed_at_any_call_of_a_real_store(
         shutil.rmtree(place)
         if is_complete:
             assert after > 5
+            return
+    raise AssertionError("there is no end to the calls")
+
+
+def test_a_recovery_that_is_ended_anywhere(root: Path, faulty: Nursery) -> None:
+    """There is a whole directory or none, and whoever tries again gets it."""
+    scene = root / "scene"
+    _prepare(faulty, scene, _settings(scene), ENGINES[0])
+    shutil.rmtree(scene / "data")
+    step = 5 * _STEP
+    for after in range(random.randrange(step), _POINTS_MAX, step):
+        place = root / f"{after}"
+        shutil.copytree(scene, place)
+        arguments = (str(place), _settings(place), after, after % 2 == 1)
+        with faulty.run(f"{_JOBS}:recover", *arguments) as child:
+            is_complete = _is_complete(child)
+            code = child.wait()
+        assert is_complete or code == EXIT_CODE, faulty.log_text()
+        config = msgspec.convert(_settings(place), TieringConfig)
+        try:
+            if not (place / "new").exists():
+                recover_directory(place / "new", config)
+            with Stage(place / "new", config) as stage:
+                check(stage.store.topic(TOPIC), range(COUNT))
+                stage.fill(COUNT, NEWER)
+                stage.work()
+                assert stage.mover.status().state == "ok"
+                assert stage.states() == {TIERED_THERE}
+        except BaseException as error:
+            error.add_note(f"ended at call {after}")
+            raise
+        shutil.rmtree(place)
+        if is_complete:
+            assert after > 10
             return
     raise AssertionError("there is no end to the calls")
 

@@ -2,18 +2,22 @@
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import firnmq
 from firnmq.config import TieringConfig
-from firnmq.errors import StaleEpoch, StoreUnavailable
+from firnmq.disk import run_blocking
+from firnmq.errors import StaleEpoch, StoreUnavailable, TimedOut
 from firnmq.testing import FakeClock
 from firnmq.testing.fault_proxy import Fault, FaultProxy
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 from tests.integration.tiering.stage import (
+    OPTIONS,
     SEALED_HERE,
     TIERED_HERE,
     TIERED_THERE,
@@ -266,6 +270,70 @@ def test_two_uploaders_at_once(tmp_path: Path, tiering: TieringConfig, call: str
         assert sorted(stage.object_keys()) == sorted(copy.key + s for s in (".seg", ".idx", ".mf"))
         report = stage.mover.scrub(dry_run=True, grace_ms=0)
         assert (report.orphan_count, report.missing) == (0, [])
+
+
+def test_a_copy_that_is_finished_while_it_is_given_up(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """1. An upload is about to be finished. 2. Tiering is turned off; the mover sees a copy that
+    nobody wants. 3. The copy is finished. 4. What is referred to now is not removed."""
+    unwanted: list = []
+
+    def watch(moment: str, name: str, key: str) -> None:
+        if (moment, name) == ("after", "head") and key.endswith(".mf") and not unwanted:
+            config = topic.topic.config.with_options({"tiering": "off"})
+            run_blocking(stage.local.manager.reconfigure_topic(TOPIC, config))
+            stage.settle()
+            unwanted.extend(stage.mover.ledger.unwanted())
+
+    with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        topic = stage.create()
+        stage.fill(0, 12)
+        shard = topic.topic.shard_name(0)
+        found = stage.mover.ledger.topic_of(shard)
+        assert found is not None
+        engine = stage.local.engines[topic.topic.config.storage_type]
+        stage.mover._uploader.upload(engine, found.record, shard, 0)
+        assert len(unwanted) == 1
+        stage.settle()
+        stage.mover.ledger.unwanted = lambda: unwanted  # type: ignore[method-assign]
+        stage.mover.work()
+        assert stage.states() == {TIERED_HERE}
+        assert stage.mover.scrub(dry_run=True, grace_ms=0).missing == []
+        check(topic, range(12))
+
+
+def test_who_waits_for_an_upload_is_told_why_it_does_not_come(
+    tmp_path: Path, s3_tiering: TieringConfig
+) -> None:
+    config = dataclasses.replace(s3_tiering, secret_key="wrong")
+    with Stage(tmp_path / "data", config) as stage:
+        stage.create()
+        stage.fill(0, 12)
+        with pytest.raises(TimedOut, match="1 segments are not in the object store yet: s3://"):
+            stage.store.upload(timeout_s=0.1)
+
+
+def test_a_store_that_does_not_answer_does_not_keep_a_node_from_stopping(
+    tmp_path: Path, s3_tiering: TieringConfig, seaweed: SeaweedServer
+) -> None:
+    proxy = FaultProxy(("127.0.0.1", seaweed.port))
+    config = dataclasses.replace(s3_tiering, endpoint=proxy.endpoint, timeout_ms=120_000)
+    try:
+        with firnmq.open(tmp_path / "data", tiering=config) as store:
+            proxy.inject(Fault(is_silent=True))
+            topic = store.create_topic(TOPIC, options=OPTIONS)
+            topic.append(["one"])
+            topic.roll()
+            while not proxy.exchanges:
+                time.sleep(0.01)
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < 60
+    finally:
+        proxy.stop()
+    with Stage(tmp_path / "data", s3_tiering) as stage:
+        stage.work()
+        assert stage.states() == {TIERED_HERE}
 
 
 def test_an_upload_of_another_is_left_alone_for_a_while(

@@ -19,7 +19,7 @@ from tests.integration.faults.processes import Child, Nursery
 from tests.integration.tiering.moving import settings_of
 from tests.integration.tiering.stage import TOPIC, Stage, check
 
-_SIMULATED = 30
+_SIMULATED = 15
 _REAL = 6
 _XFS_MIB, _EXT4_MIB = 1024, 256
 
