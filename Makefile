@@ -9,14 +9,17 @@ COMPILED := src/firnmq/record/codec src/firnmq/disk/gathered
 
 # Variables for single targets:
 #   make test ARGS="-k codec"       arguments for pytest
+#   make test WORKERS=4             test files at a time; many of them mostly wait
 #   make bench ONLY="name name"     only these benchmarks
 #   make soak COUNT=1000 SEED=7     how many runs, and from which seed
 #   make lock LOCK_ARGS=--upgrade   take the newest versions instead of keeping the locked ones
 ARGS ?=
+WORKERS ?= 2
 ONLY ?=
 COUNT ?=
 SEED ?=
 LOCK_ARGS ?=
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -68,7 +71,7 @@ format: setup
 	$(BIN)/ruff format
 
 test: setup check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-hdfs: setup
 	$(BIN)/python -m pytest -m hdfs tests/integration/tiering $(ARGS)
