@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
@@ -126,6 +126,8 @@ class TierMover:
             graves=graves,
             clock=clock,
             cold=cold,
+            note_trouble=self._note_failure,
+            is_waiting=self._is_in_trouble,
         )
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
@@ -291,6 +293,10 @@ class TierMover:
         except (FirnError, OSError) as error:
             self._note_failure(None, error)
             return False
+        except Exception as defect:  # Supervisor: without this thread nothing moves any more.
+            _log.error("tiering_defect", error=repr(defect))
+            self._note_failure(None, defect)
+            return False
         return True
 
     def _refresh_ownership(self) -> None:
@@ -368,6 +374,11 @@ class TierMover:
             return f"somebody else uploads it as {record.tier.upload_id}"
         return None
 
+    def _is_in_trouble(self, at: SegmentId) -> bool:
+        with self._lock:
+            trouble = self._troubles.get(at)
+        return trouble is not None and not trouble[0].is_over
+
     def _may_replace(self, upload_id: str) -> bool:
         now_s = self._monotonic()
         with self._lock:
@@ -387,7 +398,14 @@ class TierMover:
         engine = self._engines[topic.config.storage_type]
         try:
             self._manifests.write_topic(topic.record)  # Before any of its segments is there.
-            uploaded = self._uploader.upload(engine, topic.record, at.shard, at.seq, self._began)
+            uploaded = self._uploader.upload(
+                engine,
+                topic.record,
+                at.shard,
+                at.seq,
+                began=self._began,
+                before_manifest=lambda: self._wait_for_older(at),
+            )
         except (StaleEpoch, ShardNotFound, Closed):
             return  # Deleted, done by somebody else, or we are stopping.
         except (FirnError, OSError) as error:
@@ -405,6 +423,17 @@ class TierMover:
         """Our own uploads that fail may be replaced by ourselves at once."""
         with self._lock:
             self._left_over.add(upload_id)
+
+    def _wait_for_older(self, at: SegmentId) -> None:
+        """A copy is there once its manifest is. Should every node be lost now, one before an older
+        segment's would come after a gap. Each upload under way has a thread, so this ends."""
+        with self._lock:
+            older = [
+                future
+                for other, future in self._in_flight.items()
+                if other.shard == at.shard and other.seq < at.seq
+            ]
+        wait(older)
 
     def _settle(self) -> None:
         """Takes note of uploads that have ended."""

@@ -8,7 +8,7 @@ what is gone; then the objects go, the manifest of the segment before the rest; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from firnmq.clock import Clock
@@ -17,16 +17,30 @@ from firnmq.engines.api import ShardStatus
 from firnmq.engines.retention import to_drop_here
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.state import ShardState
-from firnmq.errors import FirnError, ShardNotFound, StaleEpoch
+from firnmq.errors import (
+    Corruption,
+    FirnError,
+    ObjectCorrupt,
+    ObjectNotFound,
+    ObjectTruncated,
+    ShardNotFound,
+    StaleEpoch,
+    StorageFailed,
+)
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import GraveRecord
 from firnmq.tiering.cache import CacheStatistics
 from firnmq.tiering.keys import parse
-from firnmq.tiering.ledger import TieredTopic, TierLedger
+from firnmq.tiering.ledger import SegmentId, TieredTopic, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.uploader import CopyEngine, SegmentUploader
 
 _log = EventLogger("tiering")
+
+LOCAL_TROUBLE = (Corruption, StorageFailed)
+"""What one shard may fail with, which says nothing of others or of the store."""
+_WHOLE_SHARD = -1
+"""In the place of a segment's number, where trouble is not one segment's."""
 
 
 class TierEngine(CopyEngine, Protocol):
@@ -34,7 +48,7 @@ class TierEngine(CopyEngine, Protocol):
 
     def status(self, shard: str) -> ShardStatus: ...
 
-    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> None: ...
+    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool: ...
 
     def drop_local(self, shard: str, seq: int) -> None: ...
 
@@ -71,7 +85,13 @@ class Remover:
         graves: GraveYard,
         clock: Clock,
         cold: Primable | None,
+        note_trouble: Callable[[SegmentId, Exception], None],
+        is_waiting: Callable[[SegmentId], bool],
     ) -> None:
+        """`note_trouble` is told what is wrong with one segment, and `is_waiting` then says whether
+        it is too early to try that one again; others go on."""
+        self._note_trouble = note_trouble
+        self._is_waiting = is_waiting
         self._ledger = ledger
         self._engines = engines
         self._uploader = uploader
@@ -97,12 +117,27 @@ class Remover:
             config = topic.config
             if config.local_retention_ms is None and config.local_retention_bytes is None:
                 continue
-            status = self._engine(topic).status(shard)
-            active_bytes = status.length_bytes - sum(
-                meta.length for meta in status.segments if meta.is_sealed
-            )
-            for meta in to_drop_here(status.segments, config, active_bytes, now_ms):
+            try:
+                self._drop_of(topic, shard, now_ms)
+            except (StaleEpoch, ShardNotFound):
+                continue
+            except LOCAL_TROUBLE as error:
+                self._note_trouble(SegmentId(shard, _WHOLE_SHARD), error)
+
+    def _drop_of(self, topic: TieredTopic, shard: str, now_ms: int) -> None:
+        """Drops what is due of one shard; what the store does not have as it should stays here."""
+        status = self._engine(topic).status(shard)
+        active_bytes = status.length_bytes - sum(
+            meta.length for meta in status.segments if meta.is_sealed
+        )
+        for meta in to_drop_here(status.segments, topic.config, active_bytes, now_ms):
+            at = SegmentId(shard, meta.seq)
+            if self._is_waiting(at):
+                continue
+            try:
                 self._drop(topic, shard, meta)
+            except (ObjectNotFound, ObjectTruncated, ObjectCorrupt) as error:
+                self._note_trouble(at, error)
 
     def _drop(self, topic: TieredTopic, shard: str, meta: SegmentMeta) -> None:
         index_head = self._uploader.check(meta)
@@ -147,10 +182,14 @@ class Remover:
             if topic is None or not topic.is_ready or record.tier is None:
                 continue
             try:
-                self._engine(topic).abandon_copy(at.shard, at.seq, record.tier.upload_id)
+                is_ours = self._engine(topic).abandon_copy(at.shard, at.seq, record.tier.upload_id)
             except (StaleEpoch, ShardNotFound):
                 continue
-            self._uploader.remove(record.tier)
+            except LOCAL_TROUBLE as error:
+                self._note_trouble(at, error)
+                continue
+            if is_ours:  # Else it may have been finished meanwhile: it is what counts.
+                self._uploader.remove(record.tier)
 
     def grave_count(self) -> int:
         """Copies whose shards are gone and whose objects are still to be removed."""
