@@ -129,31 +129,34 @@ def recover_directory(
         cluster = choose_cluster(store, tiering.cluster)
         found = find_cluster(store, cluster, skip_gaps=skip_gaps)
         if not dry_run:
-            _build(path, found, tiering, store, clock)
+            found = _build(path, cluster, store, clock, skip_gaps=skip_gaps)
         return _report(path, found, store.url, is_dry_run=dry_run)
     finally:
         store.close()
 
 
 def _build(
-    path: Path, found: FoundCluster, tiering: TieringConfig, store: ObjectStore, clock: Clock
-) -> None:
+    path: Path, cluster: str, store: ObjectStore, clock: Clock, *, skip_gaps: bool
+) -> FoundCluster:
+    """The directory with what is there once it is ours: until then a node that was thought lost may
+    go on uploading and removing."""
     unfinished = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     local = LocalStore(unfinished, clock=clock, background=False)
     try:
-        cluster_of(local.meta, found.cluster)
+        cluster_of(local.meta, cluster)
+        Ownership(store, cluster, directory_id(local.meta), clock).take_over()
+        found = find_cluster(store, cluster, skip_gaps=skip_gaps)
         _write(local, found)
-        name = directory_id(local.meta)
     finally:
         local.close()
     _abort_open_transactions(unfinished, found, clock)
     sync_directory(unfinished)
-    Ownership(store, found.cluster, name, clock).take_over()
     os.rename(unfinished, path)
     sync_directory(path.parent)
-    _log.info("cluster_recovered", cluster=found.cluster, topics=len(found.topics))
+    _log.info("cluster_recovered", cluster=cluster, topics=len(found.topics))
+    return found
 
 
 # Writing the directory ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ numbers are removed after it is there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -36,7 +36,16 @@ Subject = tuple[str, str | None]
 class ManifestKeeper:
     """Writes manifests when they change. Safe with threads."""
 
-    def __init__(self, store: ObjectStore, cluster: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster: str,
+        clock: Clock,
+        *,
+        before_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_write` raises where nothing may be written any more, and removed for it."""
+        self._before_write = before_write
         self._store = store
         self._cluster = cluster
         self._clock = clock
@@ -113,6 +122,7 @@ class ManifestKeeper:
                 self._latest[subject] = stored
                 self._remove_older(subject, topic, numbers)
                 return False
+        self._before_write()
         while True:
             number = numbers[-1] + 1 if numbers else 1
             manifest = msgspec.structs.replace(

@@ -46,7 +46,8 @@ _TAKEOVER_S = 3600.0
 """An upload that somebody else began is taken over if it is not finished this long after we first
 saw it, by our own clock: what another's clock says proves nothing."""
 _OWNERSHIP_S = 30.0
-"""How old the knowledge may be that the cluster's objects are ours, for uploads. Removals ask."""
+"""How old the knowledge may be that the cluster's objects are ours, for uploads. Whoever removes
+something, or writes a manifest of a topic or a shard, asks."""
 _MANIFESTS_S = 10.0
 """Time between looks for changed starts and deletions of shards."""
 _OF_THE_STORE = (FailureKind.UNAVAILABLE, FailureKind.DENIED, FailureKind.NOT_OWNER)
@@ -86,7 +87,10 @@ class TierMover:
         self._wake = threading.Event()
         self._ownership = Ownership(store, cluster, directory_id, clock)
         self._owned_at_s: float | None = None
-        self._manifests = ManifestKeeper(store, cluster, clock)
+        self._owning = threading.Lock()
+        """Held while the store is asked whether its objects are ours."""
+        # One that was replaced would write over the manifests of whoever has replaced it.
+        self._manifests = ManifestKeeper(store, cluster, clock, before_write=self._ensure_owner)
         self._manifests_at_s: float | None = None
         self._uploader = SegmentUploader(
             store,
@@ -305,12 +309,13 @@ class TierMover:
             self._ensure_owner()
 
     def _ensure_owner(self) -> None:
-        try:
-            self._ownership.ensure()
-        except FirnError:
-            self._owned_at_s = None
-            raise
-        self._owned_at_s = self._monotonic()
+        with self._owning:
+            try:
+                self._ownership.ensure()
+            except FirnError:
+                self._owned_at_s = None
+                raise
+            self._owned_at_s = self._monotonic()
 
     def _remove(self) -> None:
         if self._remover.has_work():

@@ -11,10 +11,11 @@ from firnmq.config import TieringConfig
 from firnmq.disk import run_blocking
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.server.recovery import recover_directory
+from firnmq.server.tier import open_object_store
 from firnmq.tiering.recover import GapsFound
 from firnmq.tiering.stores import ObjectStore
 from tests.integration.tiering.batches import transactional_batch
-from tests.integration.tiering.stage import TIERED_THERE, TOPIC, Stage, check
+from tests.integration.tiering.stage import TIERED_THERE, TOPIC, Stage, Wrapped, check
 
 ENGINES = ("EngineSegment", "EngineRocksDB", "EngineMemory")
 
@@ -80,6 +81,53 @@ def test_the_directory_that_was_thought_lost_stops(
     with Stage(tmp_path / "new", file_tiering) as new:
         check(new.store.topic(TOPIC), range(40))
         assert new.mover.scrub(dry_run=True, grace_ms=0).missing == []
+
+
+def test_a_node_that_works_during_the_recovery(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """1. A recovery has looked at everything. 2. The node that was thought lost uploads, expires,
+    removes. 3. The recovery takes the cluster over: it has what is there then."""
+    with Stage(tmp_path / "data", file_tiering) as old:
+        old.create()
+        old.fill(0, 80)
+        old.work(rounds=40)
+        start = old.metas()[1].base_offset
+
+        def watch(moment: str, call: str, key: str) -> None:
+            if (moment, call) == ("before", "put") and key.startswith("owners/"):
+                old.store.topic(TOPIC).delete_before(start)
+                old.fill(80, 20)
+                old.work(rounds=40)
+
+        recover_directory(
+            tmp_path / "new",
+            file_tiering,
+            open_objects=lambda config: Wrapped(open_object_store(config), watch),
+        )
+    with Stage(tmp_path / "new", file_tiering) as new:
+        check(new.store.topic(TOPIC), range(start, 100))
+        report = new.mover.scrub(dry_run=True, grace_ms=0)
+        assert (report.orphan_count, report.missing) == (0, [])
+
+
+def test_a_replaced_node_writes_no_manifest(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """Even if it does not know yet that it was replaced."""
+    with Stage(tmp_path / "data", file_tiering) as old:
+        old.create()
+        old.fill(0, 40)
+        old.work()
+        recover_directory(tmp_path / "new", file_tiering)
+        with Stage(tmp_path / "new", file_tiering) as new:
+            new.work()
+            before = sorted(info.key for info in new.objects.list("manifests"))
+            old.store.topic(TOPIC).delete_before(30)
+            old.settle()
+            old.work()
+            assert sorted(info.key for info in new.objects.list("manifests")) == before
+    lose(tmp_path)
+    shutil.rmtree(tmp_path / "new")
+    recover_directory(tmp_path / "data", file_tiering)
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), range(40))
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2])
