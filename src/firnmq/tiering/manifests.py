@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from firnmq.clock import Clock
-from firnmq.errors import Corruption, ObjectExists
+from firnmq.errors import Corruption, ObjectExists, ObjectNotFound, ObjectTruncated
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import TopicRecord
 from firnmq.tiering.keys import (
@@ -140,11 +140,11 @@ class ManifestKeeper:
         return True
 
     def _read(self, key: str, kind: type[M]) -> M | None:
-        """The manifest in the store; None if it is damaged, to be written anew."""
-        size = self._store.head(key).size
+        """The manifest in the store; None if it is damaged or gone, to be written anew."""
         try:
+            size = self._store.head(key).size
             return kind.unpack(self._store.get_range(key, 0, size), key)
-        except Corruption as error:
+        except (Corruption, ObjectNotFound, ObjectTruncated) as error:
             _log.error("manifest_damaged", key=key, error=str(error))
             return None
 

@@ -375,3 +375,29 @@ def test_a_cluster_belongs_to_one_directory(tmp_path: Path, file_tiering: Tierin
             with pytest.raises(Exception, match="another data directory"):
                 two.mover.scrub(dry_run=False, grace_ms=0)
         assert one.mover.scrub(dry_run=True, grace_ms=0).orphan_count == 0
+
+
+@pytest.mark.parametrize("suffix", ["topic-", "_0-"])
+def test_a_manifest_that_is_gone_is_written_anew(
+    tmp_path: Path, file_tiering: TieringConfig, suffix: str
+) -> None:
+    """1. The store's list has a manifest. 2. Somebody removes it before it is read."""
+
+    def watch(when: str, call: str, key: str) -> None:
+        is_manifest = parse_manifest(key) is not None and suffix in key
+        if is_removing and (when, call) == ("before", "head") and is_manifest:
+            stage.objects.delete([key])
+
+    is_removing = False
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 20)
+        stage.work()
+    is_removing = True
+    with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        stage.mover.write_manifests_soon()
+        for _ in range(3):
+            stage.mover.work()
+        assert stage.mover.status().state == "ok"
+        manifests = [info.key for info in stage.objects.list("manifests") if suffix in info.key]
+        assert len(manifests) == 1
