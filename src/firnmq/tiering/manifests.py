@@ -52,7 +52,7 @@ class ManifestKeeper:
         self._lock = threading.Lock()
         self._numbers: dict[str, dict[Subject, list[int]]] = {}
         """By topic id: numbers of the manifests that the store has, in order."""
-        self._latest: dict[Subject, Manifest] = {}
+        self._latest: dict[Subject, TopicManifest | ShardManifest] = {}
 
     def write_topic(self, topic: TopicRecord) -> bool:
         """Whether something was written: nothing is if the store has it already."""
@@ -93,6 +93,11 @@ class ManifestKeeper:
         )
         with self._lock:
             return self._write((topic.topic_id, shard), topic, manifest)
+
+    def topics(self) -> dict[str, str]:
+        """Names, by id, of topics whose manifests were written or looked at."""
+        with self._lock:
+            return {each.topic_id: each.topic for each in self._latest.values()}
 
     def remove_topic(self, name: str, topic_id: str) -> None:
         """Removes all manifests of a topic, its own first: without it the topic is not found."""

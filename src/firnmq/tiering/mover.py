@@ -326,6 +326,10 @@ class TierMover:
         now_s = self._monotonic()
         for topic in self.ledger.topics():
             self._manifests.write_topic(topic.record)
+        for topic_id, name in self._manifests.topics().items():
+            if not self.ledger.has_topic(topic_id):  # Those that left no copies have no graves.
+                self._ensure_owner()
+                self._manifests.remove_topic(name, topic_id)
         if self._manifests_at_s is not None and now_s - self._manifests_at_s < _MANIFESTS_S:
             return
         for topic in self.ledger.topics():

@@ -11,6 +11,7 @@ from firnmq.config import Tiering, TieringConfig
 from firnmq.disk import run_blocking
 from firnmq.engines.api import ShardStatus
 from firnmq.errors import Corruption, ShardNotFound, TierBacklogFull
+from firnmq.meta.records import segment_key
 from firnmq.testing import FakeClock
 from firnmq.tiering.keys import parse, parse_manifest
 from firnmq.tiering.manifest import ShardManifest
@@ -401,3 +402,35 @@ def test_a_manifest_that_is_gone_is_written_anew(
         assert stage.mover.status().state == "ok"
         manifests = [info.key for info in stage.objects.list("manifests") if suffix in info.key]
         assert len(manifests) == 1
+
+
+def test_manifests_of_a_deleted_topic_go_even_if_it_had_no_copies(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """A recovery would bring the topic back."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.create("other")
+        stage.mover.work()
+        assert len([*stage.objects.list("manifests")]) == 4
+        stage.store.delete_topic(TOPIC)
+        stage.settle()
+        stage.mover.work()
+        left = [parse_manifest(info.key) for info in stage.objects.list("manifests")]
+        assert {each.topic for each in left if each is not None} == {"other"}
+
+
+def test_a_damaged_record_of_one_segment_concerns_no_other(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create("damaged")
+        stage.create()
+        for name in ("damaged", TOPIC):
+            stage.fill(0, 20, name)
+        key = segment_key(topic.topic.shard_name(0), 0)
+        stage.local.meta.txn([], {key: b"\xc1"})
+        stage.settle()
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.work(rounds=2)
+        assert stage.states() == {TIERED_HERE}
