@@ -17,7 +17,14 @@ from typing import TypeVar
 import msgspec
 
 from firnmq.engines.transactions import AbortedTransaction, OpenTransaction
-from firnmq.errors import Corruption, FirnError, InvalidArgument, ObjectNotFound
+from firnmq.errors import (
+    Corruption,
+    FirnError,
+    InvalidArgument,
+    ObjectNotFound,
+    ObjectTruncated,
+)
+from firnmq.record import crc32c
 from firnmq.tiering.indexlayout import HEADER_BYTES, Header, SectionKind
 from firnmq.tiering.indexsections import parse_aborted
 from firnmq.tiering.keys import (
@@ -144,7 +151,7 @@ class _Finder:
         self._cluster = cluster
         self._passed_over: list[str] = []
         self._damaged: list[tuple[str, str]] = []
-        """Names of topics' and shards' manifests in whose place there is no other, with reasons."""
+        """Names of objects that would be needed and that nothing else can replace, with reasons."""
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="firn-recover")
 
     def find(self, *, skip_gaps: bool) -> FoundCluster:
@@ -165,14 +172,14 @@ class _Finder:
                 cluster=self._cluster, topics=found, passed_over=self._passed_over
             )
             gaps = cluster.gaps()
-            if self._damaged and not skip_gaps:
-                key, reason = self._damaged[0]
-                raise Corruption(f"{reason}; --skip-gaps recovers without it", where=key)
             if gaps and not skip_gaps:
                 raise GapsFound(gaps)
             for each in found:
                 for shard in each.shards:
                     self._read_aborted(shard)
+            if self._damaged and not skip_gaps:
+                key, reason = self._damaged[0]
+                raise Corruption(f"{reason}; --skip-gaps recovers without it", where=key)
         return cluster
 
     # Topics and shards --------------------------------------------------------------------------
@@ -314,10 +321,17 @@ class _Finder:
 
     def _aborted_in(self, segment: SegmentManifest) -> list[AbortedTransaction]:
         key = segment.key + INDEX
-        header = Header.unpack(self._store.get_range(key, 0, HEADER_BYTES), key)
-        section = header.sections[SectionKind.ABORTED]
-        content = self._store.get_range(key, section.position, section.length)
-        return parse_aborted(content, header, key)
+        try:
+            header = Header.unpack(self._store.get_range(key, 0, HEADER_BYTES), key)
+            section = header.sections[SectionKind.ABORTED]
+            content = self._store.get_range(key, section.position, section.length)
+            if crc32c(content) != section.crc:
+                raise Corruption("a CRC does not match", where=key, position=section.position)
+            return parse_aborted(content, header, key)
+        except (Corruption, ObjectTruncated) as error:
+            self._pass_over(key, str(error))
+            self._damaged.append((key, str(error)))
+            return []
 
     # ------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from firnmq.disk import run_blocking
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.server.recovery import recover_directory
 from firnmq.server.tier import open_object_store
+from firnmq.tiering.indexlayout import Header, SectionKind
 from firnmq.tiering.recover import GapsFound
 from firnmq.tiering.stores import ObjectStore
 from tests.integration.tiering.batches import transactional_batch
@@ -235,6 +236,32 @@ def test_an_end_that_cannot_be_read_is_a_gap(tmp_path: Path, file_tiering: Tieri
     assert report.topics[0].shards[0].end_offset == end
     with Stage(tmp_path / "data", file_tiering) as stage:
         check(stage.store.topic(TOPIC), range(end))
+
+
+def test_a_damaged_list_of_aborted_transactions_is_told(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """Without it what was aborted would be read as committed."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create(local_retention_ms=0)
+        shard = topic.topic.shard_name(0)
+        engine = stage.local.engines["EngineSegment"]
+        run_blocking(engine.append_batches(shard, [transactional_batch(8, 0, b"aborted")]))
+        run_blocking(engine.append_marker(shard, 8, 0, is_commit=False))
+        topic.roll()
+        stage.settle()
+        stage.work()
+        (key,) = stage.object_keys(".idx")
+        content = bytearray(stage.objects.get_range(key, 0, stage.objects.head(key).size))
+        section = Header.unpack(content, key).sections[SectionKind.ABORTED]
+        content[section.position + section.length - 1] ^= 1
+        stage.objects.put(key, content, if_absent=False)
+    lose(tmp_path)
+    with pytest.raises(Corruption, match="skip-gaps"):
+        recover_directory(tmp_path / "data", file_tiering)
+    assert not (tmp_path / "data").exists()
+    report = recover_directory(tmp_path / "data", file_tiering, skip_gaps=True)
+    assert any(key in reason for reason in report.passed_over)
 
 
 @pytest.mark.parametrize("what", ["/topic-", "_0-"])
