@@ -112,7 +112,7 @@ class Remover:
         now_ms = self._clock.now_ms()
         for shard in self._ledger.shards_with_local_copies():
             topic = self._ledger.topic_of(shard)
-            if topic is None or not topic.is_ready:
+            if topic is None or not topic.is_ready or not topic.config.is_tiered:
                 continue
             config = topic.config
             if config.local_retention_ms is None and config.local_retention_bytes is None:

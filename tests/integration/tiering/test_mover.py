@@ -252,6 +252,20 @@ def test_tiering_that_is_turned_off(tmp_path: Path, file_tiering: TieringConfig)
         check(topic, range(20))
 
 
+def test_nothing_goes_here_once_tiering_is_off(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """It was allowed since all is here: whoever then takes the store away must lose nothing."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 40)
+        stage.work()
+        _change(stage, tiering=Tiering.OFF, local_retention_ms=0)
+        stage.mover.work()
+        assert stage.states() == {TIERED_HERE}
+        _change(stage, tiering=Tiering.ON)
+        stage.mover.work()
+        assert stage.states() == {TIERED_THERE}
+
+
 def test_a_copy_that_is_finished_while_it_is_given_up_stays(
     tmp_path: Path, file_tiering: TieringConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
