@@ -347,7 +347,9 @@ def _subject(parsed: ManifestObject) -> str:
 
 
 def _rank(manifest: SegmentManifest) -> tuple[int, int, str]:
-    return manifest.epoch, manifest.uploaded_ms, manifest.upload_id
+    """In one life of a cluster all copies of a range are the same. After a recovery offsets are given
+    out again: what was uploaded last is of the last life, whatever its epochs."""
+    return manifest.uploaded_ms, manifest.epoch, manifest.upload_id
 
 
 def _incomplete(manifest: SegmentManifest, key: str, objects: dict[str, ObjectInfo]) -> str | None:

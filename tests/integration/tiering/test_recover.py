@@ -9,9 +9,11 @@ import pytest
 from firnmq import NewRecord
 from firnmq.config import TieringConfig
 from firnmq.disk import run_blocking
+from firnmq.engines.tier import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.server.recovery import recover_directory
 from firnmq.server.tier import open_object_store
+from firnmq.testing import FakeClock
 from firnmq.tiering.indexlayout import Header, SectionKind
 from firnmq.tiering.recover import GapsFound
 from firnmq.tiering.stores import ObjectStore
@@ -108,6 +110,40 @@ def test_a_node_that_works_during_the_recovery(tmp_path: Path, file_tiering: Tie
         check(new.store.topic(TOPIC), range(start, 100))
         report = new.mover.scrub(dry_run=True, grace_ms=0)
         assert (report.orphan_count, report.missing) == (0, [])
+
+
+def test_what_a_replaced_node_still_uploads_does_not_count(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """1. A node that was replaced uploads one more segment, at a second attempt. 2. Its successor
+    gives out the same offsets. 3. It is lost as well: its records come back, not the other's."""
+    clock = FakeClock()
+    with Stage(tmp_path / "data", file_tiering, clock=clock) as old:
+        topic = old.create()
+        old.fill(0, 40)
+        old.work()
+        recover_directory(tmp_path / "new", file_tiering, clock=clock)
+        topic.append([NewRecord(value=b"of the old one")] * 4)
+        topic.roll()
+        old.settle()
+        engine = old.local.engines["EngineSegment"]
+        begun = TierCopy(upload_id="0" * 16, key="x", started_ms=0)
+        engine.begin_copy(topic.topic.shard_name(0), old.metas()[-2].seq, begun)
+        found = old.mover.ledger.topic_of(topic.topic.shard_name(0))
+        assert found is not None
+        old.mover._uploader.upload(
+            engine, found.record, topic.topic.shard_name(0), old.metas()[-2].seq
+        )
+    clock.advance(60_000)
+    with Stage(tmp_path / "new", file_tiering, clock=clock) as new:
+        new.fill(40, 4)
+        new.work()
+        assert len(new.object_keys(".mf")) == len(new.metas())
+    lose(tmp_path)
+    shutil.rmtree(tmp_path / "new")
+    recover_directory(tmp_path / "data", file_tiering, clock=clock)
+    with Stage(tmp_path / "data", file_tiering, clock=clock) as stage:
+        check(stage.store.topic(TOPIC), range(44))
 
 
 def test_a_replaced_node_writes_no_manifest(tmp_path: Path, file_tiering: TieringConfig) -> None:
