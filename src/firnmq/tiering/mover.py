@@ -121,18 +121,7 @@ class TierMover:
             record.tier.upload_id for _, record in self.ledger.waiting() if record.tier is not None
         }
         """Begun in an earlier life of this directory: nobody else will finish them."""
-        self._remover = Remover(
-            ledger=self.ledger,
-            engines=engines,
-            uploader=self._uploader,
-            manifests=self._manifests,
-            state=state,
-            graves=graves,
-            clock=clock,
-            cold=cold,
-            note_trouble=self._note_failure,
-            is_waiting=self._is_in_trouble,
-        )
+        self._remover = self._new_remover(graves)
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
         self._scrubbing = threading.Lock()
@@ -457,6 +446,20 @@ class TierMover:
                 self._note_failure(at, error)
 
     # Notes --------------------------------------------------------------------------------------
+
+    def _new_remover(self, graves: GraveYard) -> Remover:
+        return Remover(
+            ledger=self.ledger,
+            engines=self._engines,
+            uploader=self._uploader,
+            manifests=self._manifests,
+            state=self._state,
+            graves=graves,
+            clock=self._clock,
+            cold=self._cold,
+            note_trouble=self._note_failure,
+            is_waiting=self._is_in_trouble,
+        )
 
     def _new_patience(self) -> Patience:
         config = self._config

@@ -347,8 +347,8 @@ def _subject(parsed: ManifestObject) -> str:
 
 
 def _rank(manifest: SegmentManifest) -> tuple[int, int, str]:
-    """In one life of a cluster all copies of a range are the same. After a recovery offsets are given
-    out again: what was uploaded last is of the last life, whatever its epochs."""
+    """In one life of a cluster all copies of a range are the same. After a recovery offsets are
+    given out again: what was uploaded last is of the last life, whatever its epochs."""
     return manifest.uploaded_ms, manifest.epoch, manifest.upload_id
 
 
