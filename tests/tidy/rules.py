@@ -28,6 +28,7 @@ BROAD_EXCEPT_ALLOWED = {
     "src/firnmq/engines/engine.py": "supervisor: one shard's defect must not end others' upkeep",
     "src/firnmq/server/housekeeper.py": "supervisor: a defect in one round must not end upkeep",
     "src/firnmq/tiering/cache.py": "supervisor: a failed fetch is its readers' error",
+    "src/firnmq/tiering/mover.py": "supervisor: a defect in one step must not end all moving",
     "src/firnmq/record/compression.py": "cramjam raises several kinds, all meaning damaged input",
     "src/firnmq/tiering/stores/cloud.py": "what a caller's chunks raise goes through obstore as is",
 }

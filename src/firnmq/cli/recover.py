@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--skip-gaps",
     is_flag=True,
-    help="Where a shard's history has gaps, recover what comes after the last one.",
+    help="Recover the rest where parts of the history are missing or damaged.",
 )
 @data_option
 @config_option
@@ -86,7 +86,7 @@ def _show(found: Recovery) -> None:
     for gap in found.gaps:
         click.echo(
             f"GAP       offsets {gap.start_offset:,} to {gap.end_offset - 1:,} of {gap.topic} "
-            f"({gap.shard}) are lost, and what came before",
+            f"({gap.shard}) are lost",
             err=True,
         )
     for topic, shard in shards:

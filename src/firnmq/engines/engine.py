@@ -371,9 +371,10 @@ class LogEngine:
         was begun last."""
         return self._of_copy(shard, lambda log: tiered.finish_copy(log, seq, copy))
 
-    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> None:
-        """Forgets an unfinished copy; one that is not there any more is passed over."""
-        self._of_copy(shard, lambda log: tiered.abandon_copy(log, seq, upload_id))
+    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool:
+        """Forgets an unfinished copy, whose objects can then go; False if it is finished, or not
+        there any more, and nothing was changed."""
+        return self._of_copy(shard, lambda log: tiered.abandon_copy(log, seq, upload_id))
 
     def sealed_source(self, shard: str, seq: int) -> SealedSource:
         """What an uploader reads; StaleEpoch if the segment is not here."""

@@ -38,16 +38,19 @@ def finish_copy(log: ShardLog, seq: int, copy: TierCopy) -> SegmentMeta:
     return log.change_copy(segment, meta.become_tiered(dataclasses.replace(copy, is_done=True)))
 
 
-def abandon_copy(log: ShardLog, seq: int, upload_id: str) -> None:
-    """Forgets an unfinished copy, unless another was begun meanwhile or it was finished."""
+def abandon_copy(log: ShardLog, seq: int, upload_id: str) -> bool:
+    """Forgets an unfinished copy, unless another was begun meanwhile or it was finished; whether it
+    did."""
     try:
         segment = sealed_segment(log, seq)
     except StaleEpoch:
-        return
+        return False
     meta = segment.meta
     is_same = meta.tier is not None and meta.tier.upload_id == upload_id
-    if is_same and meta.state is SegmentState.SEALED:
-        log.change_copy(segment, meta.with_copy(None))
+    if not is_same or meta.state is not SegmentState.SEALED:
+        return False
+    log.change_copy(segment, meta.with_copy(None))
+    return True
 
 
 def become_remote(log: ShardLog, seq: int) -> Segment | None:

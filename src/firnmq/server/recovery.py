@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from firnmq.engines.shardlog.producers import pack_aborted
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import InvalidArgument
 from firnmq.eventlog import EventLogger
+from firnmq.index.api import NEVER_MS, TIMESTAMP_MIN
 from firnmq.index.layout import aborted_key, producer_key
 from firnmq.meta.records import (
     NEXT_UID,
@@ -88,7 +89,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     is_dry_run: bool
     topics: list[RecoveredTopic]
     gaps: list[Gap]
-    """Offsets that are lost between what was found; the shard begins after the last of them."""
+    """Offsets that are lost; of those at a shard's end, the first is the next to be given out."""
     passed_over: list[str]
     not_in_the_store: list[str]
     """What a store never holds."""
@@ -128,31 +129,34 @@ def recover_directory(
         cluster = choose_cluster(store, tiering.cluster)
         found = find_cluster(store, cluster, skip_gaps=skip_gaps)
         if not dry_run:
-            _build(path, found, tiering, store, clock)
+            found = _build(path, cluster, store, clock, skip_gaps=skip_gaps)
         return _report(path, found, store.url, is_dry_run=dry_run)
     finally:
         store.close()
 
 
 def _build(
-    path: Path, found: FoundCluster, tiering: TieringConfig, store: ObjectStore, clock: Clock
-) -> None:
+    path: Path, cluster: str, store: ObjectStore, clock: Clock, *, skip_gaps: bool
+) -> FoundCluster:
+    """The directory with what is there once it is ours: until then a node that was thought lost may
+    go on uploading and removing."""
     unfinished = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     local = LocalStore(unfinished, clock=clock, background=False)
     try:
-        cluster_of(local.meta, found.cluster)
+        cluster_of(local.meta, cluster)
+        Ownership(store, cluster, directory_id(local.meta), clock).take_over()
+        found = find_cluster(store, cluster, skip_gaps=skip_gaps)
         _write(local, found)
-        name = directory_id(local.meta)
     finally:
         local.close()
     _abort_open_transactions(unfinished, found, clock)
     sync_directory(unfinished)
-    Ownership(store, found.cluster, name, clock).take_over()
     os.rename(unfinished, path)
     sync_directory(path.parent)
-    _log.info("cluster_recovered", cluster=found.cluster, topics=len(found.topics))
+    _log.info("cluster_recovered", cluster=cluster, topics=len(found.topics))
+    return found
 
 
 # Writing the directory ----------------------------------------------------------------------------
@@ -210,6 +214,11 @@ def _shard_records(
         segment_key(shard.name, each.seq): _segment_record(topic, each, place)
         for each in shard.segments
     }
+    for before, after in pairwise(shard.segments):
+        if before.end_offset < after.base_offset:
+            records[segment_key(shard.name, before.seq + 1)] = _gap_record(
+                topic, before, after.base_offset, place
+            )
     records[segment_key(shard.name, active)] = SegmentRecord(
         state=SegmentState.ACTIVE,
         epoch=0,
@@ -228,17 +237,43 @@ def _shard_records(
     return records
 
 
+def _medium(topic: FoundTopic) -> Medium:
+    # Of a memory topic only what was spilled is in the store.
+    is_memory = topic.manifest.options.get("storage.type") == StorageType.MEMORY.value
+    return Medium.FILE if is_memory else Medium.NATIVE
+
+
+def _gap_record(
+    topic: FoundTopic, before: SegmentManifest, end_offset: int, place: dict[str, Any]
+) -> SegmentRecord:
+    """A segment without records in the place of those that are lost, as compaction leaves them. It
+    goes with the one before it, and to the store like any other."""
+    return SegmentRecord(
+        state=SegmentState.SEALED,
+        epoch=1,
+        start=before.end_offset,
+        created_ms=before.created_ms,
+        medium=_medium(topic),
+        end=end_offset,
+        max_timestamp=TIMESTAMP_MIN,
+        sealed_ms=before.sealed_ms,
+        first_expiry_ms=NEVER_MS,
+        has_gaps=True,
+        transactions=before.transactions,
+        producers=before.producers,
+        **place,
+    )
+
+
 def _segment_record(
     topic: FoundTopic, manifest: SegmentManifest, place: dict[str, Any]
 ) -> SegmentRecord:
-    # Of a memory topic only what was spilled is in the store.
-    is_memory = topic.manifest.options.get("storage.type") == StorageType.MEMORY.value
     return SegmentRecord(
         state=SegmentState.TIERED,
         epoch=manifest.epoch + 2,
         start=manifest.base_offset,
         created_ms=manifest.created_ms,
-        medium=Medium.FILE if is_memory else Medium.NATIVE,
+        medium=_medium(topic),
         end=manifest.end_offset,
         length=manifest.length,
         crc=manifest.crc,

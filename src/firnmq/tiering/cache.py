@@ -287,7 +287,7 @@ class ChunkCache:
         """Gets a flight's bytes; whoever waits for it is woken whatever happens."""
         try:
             piece = flight.start // self.piece_bytes
-            cached = self._files(flight.part).read(flight.part.name, piece)
+            cached = self._files(flight.part).read(flight.part.name, piece, flight.start)
             if cached is not None and len(cached) == flight.size:
                 flight.data = cached
             else:

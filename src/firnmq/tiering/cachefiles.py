@@ -57,11 +57,12 @@ class CacheFiles:
             extent = self._table.use(self._folder(part), piece)
             return None if extent is None else (extent.start, extent.size)
 
-    def read(self, part: str, piece: int) -> bytes | None:
-        """The extent that holds a piece, or None if it is gone or not what was written."""
+    def read(self, part: str, piece: int, start: int) -> bytes | None:
+        """The extent that holds a piece, if it begins there; or None if it is gone or not what was
+        written."""
         with self._lock:
             extent = self._table.use(self._folder(part), piece)
-        if extent is None:
+        if extent is None or extent.start != start:
             return None
         path = self._path(extent)
         try:

@@ -16,6 +16,8 @@ import msgspec
 
 from firnmq.config import StorageType, TopicConfig
 from firnmq.engines.segments import Medium, SegmentState
+from firnmq.errors import Corruption
+from firnmq.eventlog import EventLogger
 from firnmq.meta import Event, MetaCache
 from firnmq.meta.records import (
     SEGMENTS,
@@ -29,6 +31,8 @@ from firnmq.meta.records import (
     TopicState,
     decode,
 )
+
+_log = EventLogger("tiering")
 
 
 class SegmentId(NamedTuple):
@@ -109,6 +113,10 @@ class TierLedger:
                 for topic_id, topic in self._topics.items()
                 if topic.is_ready and (topic.config.is_tiered or topic_id in copied)
             ]
+
+    def has_topic(self, topic_id: str) -> bool:
+        """Whether there is a topic of this id, in whatever state."""
+        return topic_id in self._topics
 
     def topic_of(self, shard: str) -> TieredTopic | None:
         return self._topics.get(shard.rpartition("_")[0])
@@ -233,10 +241,15 @@ class TierLedger:
                 shard, _, seq = event.key.removeprefix(SEGMENTS).rpartition("/")
                 at = SegmentId(shard, int(seq))
                 self._forget(at)
-                if event.entry is not None:
-                    # Producers are the largest part of a record and no part of what is asked here.
+                if event.entry is None:
+                    continue
+                try:
                     record = decode(event.entry, SegmentRecord)
-                    self._note(at, msgspec.structs.replace(record, producers=()))
+                except Corruption as error:  # It must not keep others from being seen.
+                    _log.error("segment_unreadable", shard=shard, segment=at.seq, error=str(error))
+                    continue
+                # Producers are the largest part of a record and no part of what is asked here.
+                self._note(at, msgspec.structs.replace(record, producers=()))
         self.on_change()
 
     def _follow_graves(self, events: list[Event]) -> None:

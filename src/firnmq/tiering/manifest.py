@@ -86,8 +86,7 @@ class SegmentManifest(Manifest, frozen=True, kw_only=True):
     """Of the objects, without their suffixes."""
     upload_id: str
     epoch: int
-    """Of the segment's description when the upload began; of two copies of a range the one with
-    the higher epoch counts."""
+    """Of the segment's description when the upload began."""
     base_offset: int
     end_offset: int
     length: int
@@ -100,6 +99,7 @@ class SegmentManifest(Manifest, frozen=True, kw_only=True):
     created_ms: int
     sealed_ms: int
     uploaded_ms: int
+    """Of two copies of a range the one that was uploaded last counts."""
     max_timestamp: int
     first_expiry_ms: int
     compacted_ms: int = -1

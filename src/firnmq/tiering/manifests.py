@@ -7,13 +7,13 @@ numbers are removed after it is there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from firnmq.clock import Clock
-from firnmq.errors import Corruption, ObjectExists
+from firnmq.errors import Corruption, ObjectExists, ObjectNotFound, ObjectTruncated
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import TopicRecord
 from firnmq.tiering.keys import (
@@ -36,14 +36,23 @@ Subject = tuple[str, str | None]
 class ManifestKeeper:
     """Writes manifests when they change. Safe with threads."""
 
-    def __init__(self, store: ObjectStore, cluster: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster: str,
+        clock: Clock,
+        *,
+        before_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_write` raises where nothing may be written any more, and removed for it."""
+        self._before_write = before_write
         self._store = store
         self._cluster = cluster
         self._clock = clock
         self._lock = threading.Lock()
         self._numbers: dict[str, dict[Subject, list[int]]] = {}
         """By topic id: numbers of the manifests that the store has, in order."""
-        self._latest: dict[Subject, Manifest] = {}
+        self._latest: dict[Subject, TopicManifest | ShardManifest] = {}
 
     def write_topic(self, topic: TopicRecord) -> bool:
         """Whether something was written: nothing is if the store has it already."""
@@ -85,6 +94,11 @@ class ManifestKeeper:
         with self._lock:
             return self._write((topic.topic_id, shard), topic, manifest)
 
+    def topics(self) -> dict[str, str]:
+        """Names, by id, of topics whose manifests were written or looked at."""
+        with self._lock:
+            return {each.topic_id: each.topic for each in self._latest.values()}
+
     def remove_topic(self, name: str, topic_id: str) -> None:
         """Removes all manifests of a topic, its own first: without it the topic is not found."""
         prefix = manifest_prefix(self._cluster, name, topic_id)
@@ -113,6 +127,7 @@ class ManifestKeeper:
                 self._latest[subject] = stored
                 self._remove_older(subject, topic, numbers)
                 return False
+        self._before_write()
         while True:
             number = numbers[-1] + 1 if numbers else 1
             manifest = msgspec.structs.replace(
@@ -130,11 +145,11 @@ class ManifestKeeper:
         return True
 
     def _read(self, key: str, kind: type[M]) -> M | None:
-        """The manifest in the store; None if it is damaged, to be written anew."""
-        size = self._store.head(key).size
+        """The manifest in the store; None if it is damaged or gone, to be written anew."""
         try:
+            size = self._store.head(key).size
             return kind.unpack(self._store.get_range(key, 0, size), key)
-        except Corruption as error:
+        except (Corruption, ObjectNotFound, ObjectTruncated) as error:
             _log.error("manifest_damaged", key=key, error=str(error))
             return None
 

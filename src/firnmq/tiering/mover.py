@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
@@ -55,7 +55,8 @@ _PAUSE_S = 0.05
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
 _OWNERSHIP_S = 30.0
-"""How old the knowledge may be that the cluster's objects are ours, for uploads. Removals ask."""
+"""How old the knowledge may be that the cluster's objects are ours, for uploads. Whoever removes
+something, or writes a manifest of a topic or a shard, asks."""
 _MANIFESTS_S = 10.0
 """Time between looks for changed starts and deletions of shards."""
 _OF_THE_STORE = (FailureKind.UNAVAILABLE, FailureKind.DENIED, FailureKind.NOT_OWNER)
@@ -99,7 +100,10 @@ class TierMover:
         """Set when the ledger has changed."""
         self._ownership = Ownership(store, cluster, directory_id, clock)
         self._owned_at_s: float | None = None
-        self._manifests = ManifestKeeper(store, cluster, clock)
+        self._owning = threading.Lock()
+        """Held while the store is asked whether its objects are ours."""
+        # One that was replaced would write over the manifests of whoever has replaced it.
+        self._manifests = ManifestKeeper(store, cluster, clock, before_write=self._ensure_owner)
         self._manifests_at_s: float | None = None
         self._uploader = SegmentUploader(
             store,
@@ -345,6 +349,10 @@ class TierMover:
         except (FirnError, OSError) as error:
             self._note_failure(None, error)
             return False
+        except Exception as defect:  # Supervisor: without this thread nothing moves any more.
+            _log.error("tiering_defect", error=repr(defect))
+            self._note_failure(None, defect)
+            return False
         return True
 
     def _refresh_ownership(self) -> None:
@@ -353,12 +361,13 @@ class TierMover:
             self._ensure_owner()
 
     def _ensure_owner(self) -> None:
-        try:
-            self._ownership.ensure()
-        except FirnError:
-            self._owned_at_s = None
-            raise
-        self._owned_at_s = self._monotonic()
+        with self._owning:
+            try:
+                self._ownership.ensure()
+            except FirnError:
+                self._owned_at_s = None
+                raise
+            self._owned_at_s = self._monotonic()
 
     def _remove(self) -> None:
         if self._remover.has_work():
@@ -369,6 +378,10 @@ class TierMover:
         now_s = self._monotonic()
         for topic in self.ledger.topics():
             self._manifests.write_topic(topic.record)
+        for topic_id, name in self._manifests.topics().items():
+            if not self.ledger.has_topic(topic_id):  # Those that left no copies have no graves.
+                self._ensure_owner()
+                self._manifests.remove_topic(name, topic_id)
         if self._manifests_at_s is not None and now_s - self._manifests_at_s < _MANIFESTS_S:
             return
         for topic in self.ledger.topics():
@@ -466,7 +479,14 @@ class TierMover:
         engine = self._engines[topic.config.storage_type]
         try:
             self._manifests.write_topic(topic.record)  # Before any of its segments is there.
-            uploaded = self._uploader.upload(engine, topic.record, at.shard, at.seq, self._began)
+            uploaded = self._uploader.upload(
+                engine,
+                topic.record,
+                at.shard,
+                at.seq,
+                began=self._began,
+                before_manifest=lambda: self._wait_for_older(at),
+            )
         except (StaleEpoch, ShardNotFound, Closed):
             return  # Deleted, done by somebody else, or we are stopping.
         except (FirnError, OSError) as error:
@@ -485,6 +505,17 @@ class TierMover:
         """Our own uploads that fail may be replaced by ourselves at once."""
         with self._lock:
             self._left_over.add(upload_id)
+
+    def _wait_for_older(self, at: SegmentId) -> None:
+        """A copy is there once its manifest is. Should every node be lost now, one before an older
+        segment's would come after a gap. Each upload under way has a thread, so this ends."""
+        with self._lock:
+            older = [
+                future
+                for other, future in self._in_flight.items()
+                if other.shard == at.shard and other.seq < at.seq
+            ]
+        wait(older)
 
     def _settle(self) -> None:
         """Takes note of uploads that have ended."""

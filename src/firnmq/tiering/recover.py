@@ -3,7 +3,8 @@
 Topics come from their manifests, and without one a topic does not exist: it was deleted. A shard's
 manifest says where it begins and what was deleted; the manifests of its segments, each written last
 of its upload, say what there is. Of several copies of a range the one described last counts. They
-must follow each other without a gap from the shard's start on.
+should follow each other from the shard's start on. Whatever is missing or cannot be read is told
+before anything is written: offsets may be given out again, and what nothing refers to is removed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import TypeVar
 import msgspec
 
 from firnmq.engines.transactions import AbortedTransaction, OpenTransaction
-from firnmq.errors import Corruption, FirnError, InvalidArgument, ObjectNotFound
+from firnmq.errors import (
+    Corruption,
+    FirnError,
+    InvalidArgument,
+    ObjectNotFound,
+    ObjectTruncated,
+)
+from firnmq.record import crc32c
 from firnmq.tiering.indexlayout import HEADER_BYTES, Header, SectionKind
 from firnmq.tiering.indexsections import parse_aborted
 from firnmq.tiering.keys import (
@@ -59,8 +67,7 @@ class GapsFound(FirnError):
         more = f", and {len(gaps) - 1:,} more" if len(gaps) > 1 else ""
         super().__init__(
             f"offsets {first.start_offset:,} to {first.end_offset - 1:,} of {first.topic} "
-            f"({first.shard}) are not in the store{more}; --skip-gaps recovers what comes after "
-            "the last gap of each shard"
+            f"({first.shard}) are not in the store{more}; --skip-gaps recovers the rest"
         )
         self.gaps = list(gaps)
 
@@ -74,7 +81,7 @@ class FoundShard:
     epoch: int
     has_manifest: bool
     segments: list[SegmentManifest] = field(default_factory=list)
-    """They follow each other without a gap."""
+    """In order; between two of them there may be a gap."""
     gaps: list[Gap] = field(default_factory=list)
     holes: tuple[int, ...] = ()
     dead_keys: tuple[tuple[bytes, int], ...] = ()
@@ -143,6 +150,8 @@ class _Finder:
         self._store = store
         self._cluster = cluster
         self._passed_over: list[str] = []
+        self._damaged: list[tuple[str, str]] = []
+        """Names of objects that would be needed and that nothing else can replace, with reasons."""
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="firn-recover")
 
     def find(self, *, skip_gaps: bool) -> FoundCluster:
@@ -168,6 +177,9 @@ class _Finder:
             for each in found:
                 for shard in each.shards:
                     self._read_aborted(shard)
+            if self._damaged and not skip_gaps:
+                key, reason = self._damaged[0]
+                raise Corruption(f"{reason}; --skip-gaps recovers without it", where=key)
         return cluster
 
     # Topics and shards --------------------------------------------------------------------------
@@ -198,13 +210,16 @@ class _Finder:
         }
 
     def _newest(self, kind: type[M], found: list[tuple[int, ObjectInfo]]) -> M | None:
+        damaged: list[tuple[str, str]] = []
         for _, info in sorted(found, key=lambda each: each[0], reverse=True):
             try:
                 return kind.unpack(self._store.get_range(info.key, 0, info.size), info.key)
             except ObjectNotFound:
                 continue  # Replaced by a newer one meanwhile.
             except Corruption as error:
-                self._pass_over(info.key, str(error))
+                self._pass_over(info.key, error.reason)
+                damaged.append((info.key, error.reason))
+        self._damaged += damaged
         return None
 
     # Segments -----------------------------------------------------------------------------------
@@ -213,7 +228,7 @@ class _Finder:
         self, topic: TopicManifest, name: str, manifests: dict[str, ShardManifest]
     ) -> FoundShard:
         manifest = manifests.get(name)
-        segments = self._segments(topic, name)
+        segments, lost = self._segments(topic, name)
         first = min((each.base_offset for each in segments), default=0)
         shard = FoundShard(
             name=name,
@@ -224,10 +239,19 @@ class _Finder:
             dead_keys=() if manifest is None else manifest.dead_keys,
         )
         self._chain(topic.topic, shard, segments)
+        end = shard.end_offset
+        shard.gaps += [
+            Gap(topic=topic.topic, shard=name, start_offset=base, end_offset=after)
+            for base, after in sorted(lost)
+            if base >= end and after > shard.start_offset
+        ]
         return shard
 
-    def _segments(self, topic: TopicManifest, name: str) -> list[SegmentManifest]:
-        """Complete copies of the shard's segments, in any order."""
+    def _segments(
+        self, topic: TopicManifest, name: str
+    ) -> tuple[list[SegmentManifest], set[tuple[int, int]]]:
+        """Complete copies of the shard's segments, in any order; and the offsets of those that were
+        complete and are damaged."""
         prefix = shard_prefix(self._cluster, topic.topic, topic.topic_id, name)
         objects = {info.key: info for info in self._store.list(prefix)}
         keys = [
@@ -235,27 +259,34 @@ class _Finder:
             for key in objects
             if (parsed := parse(key)) is not None and parsed.suffix == MANIFEST
         ]
-        found = []
-        for key, manifest in zip(keys, self._map(self._segment, keys), strict=True):
-            if manifest is None:
+        found: list[SegmentManifest] = []
+        lost: set[tuple[int, int]] = set()
+        for key, read in zip(keys, self._map(self._segment, keys), strict=True):
+            if read is None:
                 continue
-            reason = _incomplete(manifest, key, objects)
-            if reason is None:
-                found.append(manifest)
-            else:
-                self._pass_over(manifest.key, reason)
-        return found
+            reason = read if isinstance(read, str) else _incomplete(read, key, objects)
+            if reason is not None:
+                self._pass_over(key.removesuffix(MANIFEST), reason)
+                parsed = parse(key)
+                assert parsed is not None
+                lost.add((parsed.base_offset, parsed.end_offset))
+            elif isinstance(read, SegmentManifest):
+                found.append(read)
+        return found, lost
 
-    def _segment(self, key: str) -> SegmentManifest | None:
+    def _segment(self, key: str) -> SegmentManifest | str | None:
+        """A manifest, or what is wrong with it; None if it is being removed."""
         try:
             size = self._store.head(key).size
             return SegmentManifest.unpack(self._store.get_range(key, 0, size), key)
-        except (Corruption, ObjectNotFound) as error:
+        except ObjectNotFound as error:
             self._pass_over(key, str(error))
             return None
+        except Corruption as error:
+            return str(error)
 
     def _chain(self, topic: str, shard: FoundShard, segments: list[SegmentManifest]) -> None:
-        """Puts the segments in order; where one is missing, what follows begins anew."""
+        """Puts the segments in order; a shard of which the first is missing begins later."""
         best: dict[int, SegmentManifest] = {}
         for each in segments:
             if each.end_offset <= shard.start_offset:
@@ -272,13 +303,10 @@ class _Finder:
             if base > at:
                 gap = Gap(topic=topic, shard=shard.name, start_offset=at, end_offset=base)
                 shard.gaps.append(gap)
-                for before in shard.segments:
-                    self._pass_over(before.key, f"is before the gap at {at:,}")
-                shard.segments = []
             shard.segments.append(segment)
             at = segment.end_offset
-        if shard.gaps:
-            shard.start_offset = max(shard.start_offset, shard.gaps[-1].end_offset)
+        if shard.segments:
+            shard.start_offset = max(shard.start_offset, shard.segments[0].base_offset)
 
     def _read_aborted(self, shard: FoundShard) -> None:
         """Aborted transactions whose end is in what was found; later ones count as open."""
@@ -293,10 +321,17 @@ class _Finder:
 
     def _aborted_in(self, segment: SegmentManifest) -> list[AbortedTransaction]:
         key = segment.key + INDEX
-        header = Header.unpack(self._store.get_range(key, 0, HEADER_BYTES), key)
-        section = header.sections[SectionKind.ABORTED]
-        content = self._store.get_range(key, section.position, section.length)
-        return parse_aborted(content, header, key)
+        try:
+            header = Header.unpack(self._store.get_range(key, 0, HEADER_BYTES), key)
+            section = header.sections[SectionKind.ABORTED]
+            content = self._store.get_range(key, section.position, section.length)
+            if crc32c(content) != section.crc:
+                raise Corruption("a CRC does not match", where=key, position=section.position)
+            return parse_aborted(content, header, key)
+        except (Corruption, ObjectTruncated) as error:
+            self._pass_over(key, str(error))
+            self._damaged.append((key, str(error)))
+            return []
 
     # ------------------------------------------------------------------------------------------
 
@@ -312,7 +347,9 @@ def _subject(parsed: ManifestObject) -> str:
 
 
 def _rank(manifest: SegmentManifest) -> tuple[int, int, str]:
-    return manifest.epoch, manifest.uploaded_ms, manifest.upload_id
+    """In one life of a cluster all copies of a range are the same. After a recovery offsets are
+    given out again: what was uploaded last is of the last life, whatever its epochs."""
+    return manifest.uploaded_ms, manifest.epoch, manifest.upload_id
 
 
 def _incomplete(manifest: SegmentManifest, key: str, objects: dict[str, ObjectInfo]) -> str | None:

@@ -19,11 +19,14 @@ from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.state import ShardState
 from firnmq.engines.tier import TierCopy
 from firnmq.errors import (
+    Corruption,
     FirnError,
+    ObjectCorrupt,
     ObjectNotFound,
     ObjectTruncated,
     ShardNotFound,
     StaleEpoch,
+    StorageFailed,
 )
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import GraveRecord
@@ -37,6 +40,10 @@ _log = EventLogger("tiering")
 
 _AT_ONCE = 300
 """Copies whose objects are removed together; S3 takes 1,000 names in a request."""
+LOCAL_TROUBLE = (Corruption, StorageFailed)
+"""What one shard may fail with, which says nothing of others or of the store."""
+_WHOLE_SHARD = -1
+"""In the place of a segment's number, where trouble is not one segment's."""
 
 
 class TierEngine(CopyEngine, Protocol):
@@ -44,7 +51,7 @@ class TierEngine(CopyEngine, Protocol):
 
     def status(self, shard: str) -> ShardStatus: ...
 
-    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> None: ...
+    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool: ...
 
     def drop_local(self, shard: str, seq: int) -> None: ...
 
@@ -107,23 +114,32 @@ class Remover:
         now_ms = self._clock.now_ms()
         for shard in self._ledger.shards_with_local_copies():
             topic = self._ledger.topic_of(shard)
-            if topic is None or not topic.is_ready:
+            if topic is None or not topic.is_ready or not topic.config.is_tiered:
                 continue
             config = topic.config
             if config.local_retention_ms is None and config.local_retention_bytes is None:
                 continue
-            status = self._engine(topic).status(shard)
-            active_bytes = status.length_bytes - sum(
-                meta.length for meta in status.segments if meta.is_sealed
-            )
-            for meta in to_drop_here(status.segments, config, active_bytes, now_ms):
-                at = SegmentId(shard, meta.seq)
-                if self._is_busy(at):
-                    continue
-                try:
-                    self._drop(topic, shard, meta)
-                except (ObjectNotFound, ObjectTruncated) as error:
-                    self._note_failure(at, error)  # It stays here, and others go.
+            try:
+                self._drop_of(topic, shard, now_ms)
+            except (StaleEpoch, ShardNotFound):
+                continue
+            except LOCAL_TROUBLE as error:
+                self._note_failure(SegmentId(shard, _WHOLE_SHARD), error)
+
+    def _drop_of(self, topic: TieredTopic, shard: str, now_ms: int) -> None:
+        """Drops what is due of one shard; what the store does not have as it should stays here."""
+        status = self._engine(topic).status(shard)
+        active_bytes = status.length_bytes - sum(
+            meta.length for meta in status.segments if meta.is_sealed
+        )
+        for meta in to_drop_here(status.segments, topic.config, active_bytes, now_ms):
+            at = SegmentId(shard, meta.seq)
+            if self._is_busy(at):
+                continue
+            try:
+                self._drop(topic, shard, meta)
+            except (ObjectNotFound, ObjectTruncated, ObjectCorrupt) as error:
+                self._note_failure(at, error)
 
     def _drop(self, topic: TieredTopic, shard: str, meta: SegmentMeta) -> None:
         index_head = self._uploader.check(meta)
@@ -169,11 +185,14 @@ class Remover:
             if topic is None or not topic.is_ready or record.tier is None or self._is_busy(at):
                 continue
             try:
-                self._engine(topic).abandon_copy(at.shard, at.seq, record.tier.upload_id)
+                is_ours = self._engine(topic).abandon_copy(at.shard, at.seq, record.tier.upload_id)
             except (StaleEpoch, ShardNotFound):
                 continue
-            if not self._is_referred_to(at, record.tier):
-                self._uploader.remove(record.tier)
+            except LOCAL_TROUBLE as error:
+                self._note_failure(at, error)
+                continue
+            if is_ours and not self._is_referred_to(at, record.tier):
+                self._uploader.remove(record.tier)  # Else somebody has finished it: it counts.
 
     def _is_referred_to(self, at: SegmentId, copy: TierCopy) -> bool:
         """Whether the metadata names the copy now: somebody may just have finished it."""

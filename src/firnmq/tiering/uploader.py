@@ -108,13 +108,15 @@ class SegmentUploader:
         shard: str,
         seq: int,
         began: Callable[[str], None] = lambda upload_id: None,
+        before_manifest: Callable[[], None] = lambda: None,
     ) -> Uploaded:
         """Copies a segment, verifies the copy and marks the segment tiered.
 
-        `began` is told the upload's id before anyone else can see it. An unfinished copy that was
-        there before is replaced, and its objects are removed. Raises StaleEpoch if somebody else's
-        change came first; our objects are then removed. After a StoreError the copy stays begun in
-        the metadata, for the next attempt to replace it.
+        `began` is told the upload's id before anyone else can see it; `before_manifest` is called
+        when all but the manifest is there. An unfinished copy that was there before is replaced,
+        and its objects are removed. Raises StaleEpoch or ShardNotFound if somebody else's change
+        came first; our objects are then removed. After a StoreError the copy stays begun in the
+        metadata, for the next attempt to replace it.
         """
         source = engine.sealed_source(shard, seq)
         upload_id = self._new_id()
@@ -126,11 +128,14 @@ class SegmentUploader:
             if before.tier is not None:
                 # Its uploader cannot finish it any more, so nothing will ever refer to it.
                 self.remove(before.tier)
-            done, sent_bytes = self._send(source, before, copy, topic, shard)
+            done, sent_bytes = self._send(source, before, copy, topic, shard, before_manifest)
             return Uploaded(engine.finish_copy(shard, seq, done), upload_id, sent_bytes)
         except StaleEpoch:
             if self._has_lost(engine, shard, seq, copy):
                 self._remove_lost(shard, seq, copy)
+            raise
+        except ShardNotFound:
+            self._remove_lost(shard, seq, copy)
             raise
         except StoreError as error:
             # Whoever has taken the segment over removes our objects while we still look for them.
@@ -166,6 +171,7 @@ class SegmentUploader:
         copy: TierCopy,
         topic: TopicRecord,
         shard: str,
+        before_manifest: Callable[[], None],
     ) -> tuple[TierCopy, int]:
         """Writes the three objects and verifies them; the finished copy, and bytes sent."""
         content = self._store.upload(
@@ -189,11 +195,9 @@ class SegmentUploader:
             uploaded_ms=self._clock.now_ms(),
             producers=dump.producers,
         ).pack()
-        sent = [
-            _Sent(SEGMENT, meta.length, content),
-            self._put(copy.key, INDEX, index),
-            self._put(copy.key, MANIFEST, manifest),
-        ]
+        sent = [_Sent(SEGMENT, meta.length, content), self._put(copy.key, INDEX, index)]
+        before_manifest()
+        sent.append(self._put(copy.key, MANIFEST, manifest))
         self._verify(copy.key, sent)
         if self._read_back:
             self._compare_crc(copy.key + SEGMENT, meta.length, meta.crc)

@@ -1,6 +1,7 @@
 """Sealed segments go to the store, local copies go, and reads do not notice."""
 
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import pytest
 
 from firnmq.config import Tiering, TieringConfig
 from firnmq.disk import run_blocking
-from firnmq.errors import TierBacklogFull
+from firnmq.engines.api import ShardStatus
+from firnmq.errors import Corruption, ShardNotFound, TierBacklogFull
+from firnmq.meta.records import segment_key
 from firnmq.testing import FakeClock
 from firnmq.tiering.keys import parse, parse_manifest
 from firnmq.tiering.manifest import ShardManifest
+from firnmq.tiering.stores import ObjectInfo
 from tests.integration.tiering.stage import (
     SEALED_HERE,
     TIERED_HERE,
@@ -25,10 +29,10 @@ from tests.integration.tiering.stage import (
 ENGINES = ("EngineSegment", "EngineRocksDB", "EngineMemory")
 
 
-def _change(stage: Stage, **fields: Any) -> None:
+def _change(stage: Stage, name: str = TOPIC, **fields: Any) -> None:
     """Gives the topic other options."""
-    config = dataclasses.replace(stage.store.topic(TOPIC).topic.config, **fields)
-    run_blocking(stage.local.manager.reconfigure_topic(TOPIC, config))
+    config = dataclasses.replace(stage.store.topic(name).topic.config, **fields)
+    run_blocking(stage.local.manager.reconfigure_topic(name, config))
     stage.settle()
 
 
@@ -111,16 +115,63 @@ def test_nothing_goes_here_that_the_store_has_lost(
         topic = stage.create()
         stage.fill(0, 60)
         stage.work()
-        stage.objects.delete([stage.object_keys(".seg")[0]])
+        gone = stage.object_keys(".seg")[0]
+        stage.objects.delete([gone])
         _change(stage, local_retention_ms=0)
         stage.mover.work()
-        assert stage.metas()[0].is_local
-        assert not any(meta.is_local for meta in stage.metas()[1:-1])
+        sealed = [meta for meta in stage.metas() if meta.is_sealed]
+        lost = [meta for meta in sealed if meta.is_local]
+        assert [f"{meta.tier.key}.seg" for meta in lost if meta.tier is not None] == [gone]
+        assert len(sealed) > 2, "one bad object does not keep others from going"
         status = stage.mover.status()
         assert (status.state, status.failure_counts["verification"]) == ("ok", 1)
-        assert "is not there" in (status.last_error or "")
+        assert gone in (status.last_error or "")
         assert len(stage.mover.scrub(dry_run=True).missing) == 1
         check(topic, range(60))
+
+
+def test_a_shard_that_cannot_be_opened_does_not_keep_others_from_going(
+    tmp_path: Path, file_tiering: TieringConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        names = ("one", "two")
+        for name in names:
+            stage.create(name)
+            stage.fill(0, 40, name)
+        stage.work()
+        engine = stage.local.engines["EngineSegment"]
+        bad = min(stage.store.topic(name).topic.shard_name(0) for name in names)
+        status = engine.status
+
+        def failing(shard: str) -> ShardStatus:
+            if shard == bad:
+                raise Corruption("it is damaged", where=shard)
+            return status(shard)
+
+        for name in names:
+            _change(stage, name, local_retention_ms=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "status", failing)
+            stage.mover.work()
+        assert {frozenset(stage.states(name)) for name in names} == {
+            frozenset({TIERED_HERE}),
+            frozenset({TIERED_THERE}),
+        }
+        assert stage.mover.status().state == "ok"
+
+
+def test_a_defect_does_not_end_the_mover(
+    tmp_path: Path, file_tiering: TieringConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.mover._ownership, "ensure", lambda: 1 / 0)
+            stage.mover.work()
+        assert "division" in (stage.mover.status().last_error or "")
+        stage.work()
+        assert stage.states() == {TIERED_HERE}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -202,6 +253,96 @@ def test_tiering_that_is_turned_off(tmp_path: Path, file_tiering: TieringConfig)
         check(topic, range(20))
 
 
+def test_nothing_goes_here_once_tiering_is_off(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """It was allowed since all is here: whoever then takes the store away must lose nothing."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 40)
+        stage.work()
+        _change(stage, tiering=Tiering.OFF, local_retention_ms=0)
+        stage.mover.work()
+        assert stage.states() == {TIERED_HERE}
+        _change(stage, tiering=Tiering.ON)
+        stage.mover.work()
+        assert stage.states() == {TIERED_THERE}
+
+
+def test_a_copy_that_is_finished_while_it_is_given_up_stays(
+    tmp_path: Path, file_tiering: TieringConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A topic's tiering is turned off during an upload. 2. The mover sees the unfinished copy.
+    3. The upload ends. 4. The mover gives the copy up, too late: its objects are referred to."""
+    seen = []
+
+    def watch(when: str, call: str, key: str) -> None:
+        if (when, call) == ("after", "put") and parse(key) is not None and key.endswith(".mf"):
+            _change(stage, tiering=Tiering.OFF)
+            seen.extend(stage.mover.ledger.unwanted())
+
+    with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        topic = stage.create()
+        stage.fill(0, 12)
+        found = stage.mover.ledger.topic_of(topic.topic.shard_name(0))
+        assert found is not None
+        engine = stage.local.engines["EngineSegment"]
+        stage.mover._uploader.upload(engine, found.record, topic.topic.shard_name(0), 0)
+        assert len(seen) == 1
+        stage.settle()
+        monkeypatch.setattr(stage.mover.ledger, "unwanted", lambda: seen)
+        stage.mover._remover.work()
+        assert stage.states() == {TIERED_HERE}
+        assert stage.mover.scrub(dry_run=True, grace_ms=0).missing == []
+
+
+def test_a_topic_deleted_during_an_upload_leaves_nothing(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """1. All bytes are read. 2. The topic is deleted, and its grave cleared. 3. The object appears,
+    which nobody knows of any more but whoever has made it."""
+
+    class Slow(Wrapped):
+        def upload(self, key: str, chunks: Any, *, size: int) -> ObjectInfo:
+            data = b"".join(chunks)
+            stage.store.delete_topic(TOPIC)
+            stage.settle()
+            stage.mover._remover.work()
+            return super().upload(key, [data], size=size)
+
+    with Stage(tmp_path / "data", file_tiering, wrap=Slow) as stage:
+        topic = stage.create()
+        stage.fill(0, 12)
+        found = stage.mover.ledger.topic_of(topic.topic.shard_name(0))
+        assert found is not None
+        engine = stage.local.engines["EngineSegment"]
+        with pytest.raises(ShardNotFound):
+            stage.mover._uploader.upload(engine, found.record, topic.topic.shard_name(0), 0)
+        assert stage.object_keys() == []
+
+
+def test_manifests_of_a_shard_come_in_order(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """Uploads that run at the same time must not leave a gap where a node may be lost."""
+    has_newer = threading.Event()
+    order: list[int] = []
+
+    def watch(when: str, call: str, key: str) -> None:
+        found = parse(key)
+        if found is None:
+            return
+        if (when, call) == ("before", "upload") and found.base_offset == 0:
+            has_newer.wait(1)
+        if (when, call, found.suffix) == ("before", "put", ".mf"):
+            order.append(found.base_offset)
+            if found.base_offset:
+                has_newer.set()
+
+    with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        stage.create()
+        stage.fill(0, 60)
+        stage.mover.work()
+        assert len(order) == 2
+        assert order == sorted(order)
+
+
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_appends_are_refused_while_too_much_waits(
     tmp_path: Path, file_tiering: TieringConfig, engine: str
@@ -250,3 +391,61 @@ def test_a_cluster_belongs_to_one_directory(tmp_path: Path, file_tiering: Tierin
             with pytest.raises(Exception, match="another data directory"):
                 two.mover.scrub(dry_run=False, grace_ms=0)
         assert one.mover.scrub(dry_run=True, grace_ms=0).orphan_count == 0
+
+
+@pytest.mark.parametrize("suffix", ["topic-", "_0-"])
+def test_a_manifest_that_is_gone_is_written_anew(
+    tmp_path: Path, file_tiering: TieringConfig, suffix: str
+) -> None:
+    """1. The store's list has a manifest. 2. Somebody removes it before it is read."""
+
+    def watch(when: str, call: str, key: str) -> None:
+        is_manifest = parse_manifest(key) is not None and suffix in key
+        if is_removing and (when, call) == ("before", "head") and is_manifest:
+            stage.objects.delete([key])
+
+    is_removing = False
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 20)
+        stage.work()
+    is_removing = True
+    with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        stage.mover.write_manifests_soon()
+        for _ in range(3):
+            stage.mover.work()
+        assert stage.mover.status().state == "ok"
+        manifests = [info.key for info in stage.objects.list("manifests") if suffix in info.key]
+        assert len(manifests) == 1
+
+
+def test_manifests_of_a_deleted_topic_go_even_if_it_had_no_copies(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """A recovery would bring the topic back."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.create("other")
+        stage.mover.work()
+        assert len([*stage.objects.list("manifests")]) == 4
+        stage.store.delete_topic(TOPIC)
+        stage.settle()
+        stage.mover.work()
+        left = [parse_manifest(info.key) for info in stage.objects.list("manifests")]
+        assert {each.topic for each in left if each is not None} == {"other"}
+
+
+def test_a_damaged_record_of_one_segment_concerns_no_other(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create("damaged")
+        stage.create()
+        for name in ("damaged", TOPIC):
+            stage.fill(0, 20, name)
+        key = segment_key(topic.topic.shard_name(0), 0)
+        stage.local.meta.txn([], {key: b"\xc1"})
+        stage.settle()
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.work(rounds=2)
+        assert stage.states() == {TIERED_HERE}

@@ -9,11 +9,16 @@ import pytest
 from firnmq import NewRecord
 from firnmq.config import TieringConfig
 from firnmq.disk import run_blocking
-from firnmq.errors import InvalidArgument
+from firnmq.engines.tier import TierCopy
+from firnmq.errors import Corruption, InvalidArgument
 from firnmq.server.recovery import recover_directory
+from firnmq.server.tier import open_object_store
+from firnmq.testing import FakeClock
+from firnmq.tiering.indexlayout import Header, SectionKind
 from firnmq.tiering.recover import GapsFound
+from firnmq.tiering.stores import ObjectStore
 from tests.integration.tiering.batches import transactional_batch
-from tests.integration.tiering.stage import TIERED_THERE, TOPIC, Stage, check
+from tests.integration.tiering.stage import TIERED_THERE, TOPIC, Stage, Wrapped, check
 
 ENGINES = ("EngineSegment", "EngineRocksDB", "EngineMemory")
 
@@ -81,6 +86,87 @@ def test_the_directory_that_was_thought_lost_stops(
         assert new.mover.scrub(dry_run=True, grace_ms=0).missing == []
 
 
+def test_a_node_that_works_during_the_recovery(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """1. A recovery has looked at everything. 2. The node that was thought lost uploads, expires,
+    removes. 3. The recovery takes the cluster over: it has what is there then."""
+    with Stage(tmp_path / "data", file_tiering) as old:
+        old.create()
+        old.fill(0, 80)
+        old.work(rounds=40)
+        start = old.metas()[1].base_offset
+
+        def watch(moment: str, call: str, key: str) -> None:
+            if (moment, call) == ("before", "put") and key.startswith("owners/"):
+                old.store.topic(TOPIC).delete_before(start)
+                old.fill(80, 20)
+                old.work(rounds=40)
+
+        recover_directory(
+            tmp_path / "new",
+            file_tiering,
+            open_objects=lambda config: Wrapped(open_object_store(config), watch),
+        )
+    with Stage(tmp_path / "new", file_tiering) as new:
+        check(new.store.topic(TOPIC), range(start, 100))
+        report = new.mover.scrub(dry_run=True, grace_ms=0)
+        assert (report.orphan_count, report.missing) == (0, [])
+
+
+def test_what_a_replaced_node_still_uploads_does_not_count(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """1. A node that was replaced uploads one more segment, at a second attempt. 2. Its successor
+    gives out the same offsets. 3. It is lost as well: its records come back, not the other's."""
+    clock = FakeClock()
+    with Stage(tmp_path / "data", file_tiering, clock=clock) as old:
+        topic = old.create()
+        old.fill(0, 40)
+        old.work()
+        recover_directory(tmp_path / "new", file_tiering, clock=clock)
+        topic.append([NewRecord(value=b"of the old one")] * 4)
+        topic.roll()
+        old.settle()
+        engine = old.local.engines["EngineSegment"]
+        begun = TierCopy(upload_id="0" * 16, key="x", started_ms=0)
+        engine.begin_copy(topic.topic.shard_name(0), old.metas()[-2].seq, begun)
+        found = old.mover.ledger.topic_of(topic.topic.shard_name(0))
+        assert found is not None
+        old.mover._uploader.upload(
+            engine, found.record, topic.topic.shard_name(0), old.metas()[-2].seq
+        )
+    clock.advance(60_000)
+    with Stage(tmp_path / "new", file_tiering, clock=clock) as new:
+        new.fill(40, 4)
+        new.work()
+        assert len(new.object_keys(".mf")) == len(new.metas())
+    lose(tmp_path)
+    shutil.rmtree(tmp_path / "new")
+    recover_directory(tmp_path / "data", file_tiering, clock=clock)
+    with Stage(tmp_path / "data", file_tiering, clock=clock) as stage:
+        check(stage.store.topic(TOPIC), range(44))
+
+
+def test_a_replaced_node_writes_no_manifest(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """Even if it does not know yet that it was replaced."""
+    with Stage(tmp_path / "data", file_tiering) as old:
+        old.create()
+        old.fill(0, 40)
+        old.work()
+        recover_directory(tmp_path / "new", file_tiering)
+        with Stage(tmp_path / "new", file_tiering) as new:
+            new.work()
+            before = sorted(info.key for info in new.objects.list("manifests"))
+            old.store.topic(TOPIC).delete_before(30)
+            old.settle()
+            old.work()
+            assert sorted(info.key for info in new.objects.list("manifests")) == before
+    lose(tmp_path)
+    shutil.rmtree(tmp_path / "new")
+    recover_directory(tmp_path / "data", file_tiering)
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), range(40))
+
+
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_transactions_and_producers(
     tmp_path: Path, file_tiering: TieringConfig, engine: str
@@ -114,9 +200,22 @@ def test_transactions_and_producers(
         assert [record.value for record in topic.records()] == [b"committed", b"after"]
 
 
-def test_a_gap_is_told_and_can_be_skipped(tmp_path: Path, file_tiering: TieringConfig) -> None:
+def spoil(objects: ObjectStore, key: str) -> None:
+    """Changes one bit in the middle of an object."""
+    size = objects.head(key).size
+    content = bytearray(objects.get_range(key, 0, size))
+    content[size // 2] ^= 1
+    objects.put(key, content, if_absent=False)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_gap_is_told_and_can_be_skipped(
+    tmp_path: Path, file_tiering: TieringConfig, engine: str
+) -> None:
+    """1. A segment's bytes are lost. 2. What is on both sides comes back, if that is wanted. 3. The
+    gap goes to the store like any segment. 4. The next recovery knows of it."""
     with Stage(tmp_path / "data", file_tiering) as stage:
-        stage.create()
+        stage.create(storage_type=engine)
         stage.fill(0, 120)
         stage.work(rounds=40)
         metas = [meta for meta in stage.metas() if meta.is_sealed]
@@ -133,25 +232,90 @@ def test_a_gap_is_told_and_can_be_skipped(tmp_path: Path, file_tiering: TieringC
     report = recover_directory(tmp_path / "data", file_tiering, skip_gaps=True)
     assert len(report.gaps) == 1
     assert any(lost.tier.key in reason for reason in report.passed_over)
+    left = [*range(lost.base_offset), *range(lost.end_offset, 120)]
     with Stage(tmp_path / "data", file_tiering) as stage:
-        check(stage.store.topic(TOPIC), range(lost.end_offset, 120))
+        topic = stage.store.topic(TOPIC)
+        check(topic, left)
+        inside = topic.read(lost.base_offset + 1, max_records=1)
+        assert [record.offset for record in inside] == [lost.end_offset]
+        shard = topic.topic.shard_name(0)
+        assert not stage.local.verifier.verify(shard).findings
+        config = dataclasses.replace(topic.topic.config, local_retention_ms=0)
+        run_blocking(stage.local.manager.reconfigure_topic(TOPIC, config))
+        stage.settle()
+        stage.work()
+        assert stage.states() == {TIERED_THERE}
+        check(topic, left)
+        assert not stage.local.verifier.verify(shard).findings
+        assert stage.mover.scrub(dry_run=False, grace_ms=0).missing == []
+    lose(tmp_path)
+    assert recover_directory(tmp_path / "data", file_tiering).gaps == []
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), left)
 
 
-def test_a_damaged_manifest_is_passed_over(tmp_path: Path, file_tiering: TieringConfig) -> None:
+def test_an_end_that_cannot_be_read_is_a_gap(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    """It must not be given up silently: what comes next gets its offsets, and a scrub its bytes."""
     with Stage(tmp_path / "data", file_tiering) as stage:
         stage.create()
         stage.fill(0, 60)
         stage.work(rounds=40)
         last = stage.object_keys(".mf")[-1]
-        size = stage.objects.head(last).size
-        content = bytearray(stage.objects.get_range(last, 0, size))
-        content[size // 2] ^= 1
-        stage.objects.put(last, content, if_absent=False)
+        spoil(stage.objects, last)
         end = stage.metas()[-2].base_offset
     lose(tmp_path)
-    report = recover_directory(tmp_path / "data", file_tiering)
+    with pytest.raises(GapsFound) as caught:
+        recover_directory(tmp_path / "data", file_tiering)
+    assert [(gap.start_offset, gap.end_offset) for gap in caught.value.gaps] == [(end, 60)]
+    report = recover_directory(tmp_path / "data", file_tiering, skip_gaps=True)
     assert any(last in reason for reason in report.passed_over)
     assert report.topics[0].shards[0].end_offset == end
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), range(end))
+
+
+def test_a_damaged_list_of_aborted_transactions_is_told(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """Without it what was aborted would be read as committed."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create(local_retention_ms=0)
+        shard = topic.topic.shard_name(0)
+        engine = stage.local.engines["EngineSegment"]
+        run_blocking(engine.append_batches(shard, [transactional_batch(8, 0, b"aborted")]))
+        run_blocking(engine.append_marker(shard, 8, 0, is_commit=False))
+        topic.roll()
+        stage.settle()
+        stage.work()
+        (key,) = stage.object_keys(".idx")
+        content = bytearray(stage.objects.get_range(key, 0, stage.objects.head(key).size))
+        section = Header.unpack(content, key).sections[SectionKind.ABORTED]
+        content[section.position + section.length - 1] ^= 1
+        stage.objects.put(key, content, if_absent=False)
+    lose(tmp_path)
+    with pytest.raises(Corruption, match="skip-gaps"):
+        recover_directory(tmp_path / "data", file_tiering)
+    assert not (tmp_path / "data").exists()
+    report = recover_directory(tmp_path / "data", file_tiering, skip_gaps=True)
+    assert any(key in reason for reason in report.passed_over)
+
+
+@pytest.mark.parametrize("what", ["/topic-", "_0-"])
+def test_a_damaged_manifest_is_told(tmp_path: Path, file_tiering: TieringConfig, what: str) -> None:
+    """Without its manifest a topic would be taken for deleted, and deletions would be undone."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create()
+        stage.fill(0, 60)
+        topic.delete_by_offset(5)
+        stage.work(rounds=40)
+        (key,) = (each.key for each in stage.objects.list("manifests") if what in each.key)
+        spoil(stage.objects, key)
+    lose(tmp_path)
+    with pytest.raises(Corruption, match="skip-gaps"):
+        recover_directory(tmp_path / "data", file_tiering)
+    assert not (tmp_path / "data").exists()
+    report = recover_directory(tmp_path / "data", file_tiering, skip_gaps=True)
+    assert any(key in reason for reason in report.passed_over)
 
 
 def test_a_deleted_topic_does_not_come_back(tmp_path: Path, file_tiering: TieringConfig) -> None:

@@ -10,8 +10,9 @@ import pytest
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.segments import SegmentGone
 from firnmq.engines.shardlog import LogReader, ShardLog
+from firnmq.engines.shardlog.read import NotPublished
 from firnmq.engines.shardlog.view import View
-from firnmq.errors import Corruption
+from firnmq.errors import Corruption, TimedOut
 from tests.conformance.lab import Lab, Shard
 
 
@@ -45,6 +46,33 @@ def test_a_reader_that_is_cut_off_every_time_reads_at_last(shard: Shard) -> None
     assert not any(held[:-1])
     assert not log.lock.locked()
     assert shard.values() == [b"kept"]
+
+
+def test_a_reader_does_not_wait_for_the_store_while_appends_wait_for_it(shard: Shard) -> None:
+    """What was here when it began to wait for the lock may be in the store alone when it has it."""
+    shard.append_values(b"v")
+    log = log_of(shard)
+    lock = log.lock
+
+    class Dropping:
+        def __enter__(self) -> None:
+            lock.acquire()
+            log.cold_end_offset = 1
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    log.lock = Dropping()  # type: ignore[assignment]
+
+    def read(view: View) -> int:
+        assert not lock.locked()
+        raise NotPublished
+
+    try:
+        with pytest.raises(TimedOut):
+            LogReader(log, 0)._steadily(read)
+    finally:
+        log.lock = lock
 
 
 def test_what_is_gone_for_good_is_said_to_be(shard: Shard) -> None:

@@ -409,3 +409,15 @@ def test_extents_may_overlap_without_losing_count() -> None:
     assert table.size_bytes == 40
     table.remove_part("p")
     assert (table.size_bytes, len(table), table.find("p", 1)) == (0, 0, None)
+
+
+def test_a_file_that_begins_elsewhere_is_not_what_was_wanted(make: Make) -> None:
+    """1. A fetch begins. 2. An older one that it overlaps, and that is as long, is written."""
+    cache = make()
+    with cache._lock:
+        flight = cache._begin(PART, 1, 3 * PIECE)
+    assert (flight.start, flight.size) == (PIECE, 2 * PIECE)
+    assert cache._data_files.write(PART.name, 0, CONTENT[: 2 * PIECE])
+    cache._fly(flight)
+    assert flight.data == CONTENT[PIECE : 3 * PIECE]
+    assert cache.read(PART, PIECE, 2 * PIECE) == CONTENT[PIECE : 3 * PIECE]

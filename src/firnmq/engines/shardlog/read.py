@@ -438,10 +438,10 @@ class LogReader:
                 if log.cut_count == self._cut_count and not self._fetches_again(error):
                     raise
             self._look()
-        if not self._is_all_local():
-            raise TimedOut(f"{log.spec.name} changes faster than it can be read; try again")
         with log.lock:
             self._look()
+            if not self._is_all_local():
+                raise TimedOut(f"{log.spec.name} changes faster than it can be read; try again")
             try:
                 return read(self._view)
             except SegmentGone as gone:
