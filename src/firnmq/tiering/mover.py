@@ -49,7 +49,10 @@ _OWNERSHIP_S = 30.0
 """How old the knowledge may be that the cluster's objects are ours, for uploads. Removals ask."""
 _MANIFESTS_S = 10.0
 """Time between looks for changed starts and deletions of shards."""
-_OF_THE_STORE = (FailureKind.UNAVAILABLE, FailureKind.DENIED, FailureKind.NOT_OWNER)
+_OF_THE_STORE = (
+    *(FailureKind.UNAVAILABLE, FailureKind.DENIED),
+    *(FailureKind.NOT_OWNER, FailureKind.OTHER_STORE),
+)
 """Failures that are not about one segment: everything waits."""
 
 
@@ -300,7 +303,7 @@ class TierMover:
 
     def _ensure_owner(self) -> None:
         try:
-            self._ownership.ensure()
+            self._ownership.ensure(has_copies=self.ledger.has_copies)
         except FirnError:
             self._owned_at_s = None
             raise
