@@ -89,12 +89,13 @@ class TierMover:
         self._wake = threading.Event()
         self._ownership = Ownership(store, cluster, directory_id, clock)
         self._owned_at_s: float | None = None
-        self._manifests = ManifestKeeper(store, cluster, clock)
+        self._manifests = ManifestKeeper(store, cluster, clock, self._claim)
         self._manifests_at_s: float | None = None
         self._uploader = SegmentUploader(
             store,
             cluster,
             clock,
+            claim=self._claim,
             pace=RateLimiter(config.upload_bytes_per_s, wait=self._stopping.wait),
             read_back=config.read_back,
             is_stopping=self._stopping.is_set,
@@ -308,6 +309,9 @@ class TierMover:
             self._owned_at_s = None
             raise
         self._owned_at_s = self._monotonic()
+
+    def _claim(self) -> int:
+        return self._ownership.claim
 
     def _remove(self) -> None:
         if self._remover.has_work():

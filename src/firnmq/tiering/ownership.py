@@ -93,6 +93,8 @@ class Ownership:
         self._clock = clock
         self._number: int | None = None
         """Of our claim, once it is known to stand."""
+        self.claim = 0
+        """The last number of ours that stood, for what we write; any thread may read it."""
 
     def ensure(self, *, has_copies: bool) -> None:
         """Claims the cluster if nobody has; NotOwner if another directory has since.
@@ -114,7 +116,7 @@ class Ownership:
         elif latest[1].directory_id != self._directory_id:
             raise NotOwner(self._cluster, self._store.url)
         else:
-            self._number = latest[0]
+            self._number = self.claim = latest[0]
 
     def take_over(self) -> None:
         """Makes the next claim, whoever has the last one."""
@@ -133,7 +135,7 @@ class Ownership:
                 if found is None or found[1].directory_id != self._directory_id:
                     continue
                 number = found[0]
-            self._number = number
+            self._number = self.claim = number
             return
 
 
