@@ -364,8 +364,7 @@ class TierMover:
             if at in self._in_flight:
                 return "being uploaded"
         if not self._patience.is_over:
-            error = self._last_error
-            return f"the store cannot be used: {'' if error is None else error[0]}"
+            return "the store cannot be used"  # Why not is in the status, once.
         left_ms = record.sealed_ms + self._delay_ms(at) - now_ms
         if left_ms > 0 and not is_forced:
             return f"tiering.upload.delay.ms, for another {left_ms:,} ms"
