@@ -286,13 +286,8 @@ class ChunkCache:
     def _fly(self, flight: _Flight) -> None:
         """Gets a flight's bytes; whoever waits for it is woken whatever happens."""
         try:
-            piece = flight.start // self.piece_bytes
-            cached = self._files(flight.part).read(flight.part.name, piece)
-            if cached is not None and len(cached) == flight.size:
-                flight.data = cached
-            else:
-                flight.data = self._fetch(flight)
-                cached = None
+            cached = self._files(flight.part).read(flight.part.name, flight.start, flight.size)
+            flight.data = self._fetch(flight) if cached is None else cached
         except BaseException as error:
             # What interrupts this thread is not the others' error: they try themselves.
             flight.error = error if isinstance(error, Exception) else None
