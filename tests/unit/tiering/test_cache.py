@@ -143,6 +143,18 @@ def test_a_failed_fetch_wakes_all_and_the_next_read_tries_again(
     assert cache.statistics().failed_fetch_count == 1
 
 
+def test_failures_are_told_once_in_a_while(
+    make: Make, store: ScriptedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = make()
+    store.failures.extend(StoreDown("down") for _ in range(3))
+    for _ in range(3):
+        with pytest.raises(StoreDown):
+            cache.read(PART, 0, 10)
+    (told,) = [each for each in caplog.records if "cold_read_failed" in each.getMessage()]
+    assert (told.levelname, "down" in told.getMessage()) == ("ERROR", True)
+
+
 def test_a_store_that_fails_for_a_while(make: Make, store: ScriptedStore) -> None:
     cache = make()
     store.failures.extend(StoreDown("down") for _ in range(5))
