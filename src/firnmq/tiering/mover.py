@@ -91,15 +91,7 @@ class TierMover:
         self._owned_at_s: float | None = None
         self._manifests = ManifestKeeper(store, cluster, clock, self._claim)
         self._manifests_at_s: float | None = None
-        self._uploader = SegmentUploader(
-            store,
-            cluster,
-            clock,
-            claim=self._claim,
-            pace=RateLimiter(config.upload_bytes_per_s, wait=self._stopping.wait),
-            read_back=config.read_back,
-            is_stopping=self._stopping.is_set,
-        )
+        self._uploader = self._new_uploader(store, cluster, config)
         self._patience = self._new_patience()
         self._lock = threading.Lock()
         """Guards what follows, up to the ledger."""
@@ -425,6 +417,19 @@ class TierMover:
                 self._note_failure(at, error)
 
     # Notes --------------------------------------------------------------------------------------
+
+    def _new_uploader(
+        self, store: ObjectStore, cluster: str, config: TieringConfig
+    ) -> SegmentUploader:
+        return SegmentUploader(
+            store,
+            cluster,
+            self._clock,
+            claim=self._claim,
+            pace=RateLimiter(config.upload_bytes_per_s, wait=self._stopping.wait),
+            read_back=config.read_back,
+            is_stopping=self._stopping.is_set,
+        )
 
     def _new_patience(self) -> Patience:
         config = self._config
