@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,12 +46,13 @@ def opened(data: Path, *, create: bool = False, background: bool = True) -> Iter
     from firnmq.config import load_store_config, load_tiering_config
     from firnmq.server import LocalStore, Store
 
+    node_file = os.environ.get("FIRN_CONFIG")
     # What is in the object store is read, but a short command begins no upload.
     local = LocalStore(
         data,
         config=load_store_config(),
         background=background,
-        tiering=load_tiering_config(),
+        tiering=load_tiering_config(path=Path(node_file) if node_file else None),
         moves=False,
     )
     with Store(local) as store:

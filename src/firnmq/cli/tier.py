@@ -94,8 +94,9 @@ def upload(
     """
     node = chosen_node()
     if node is not None:
+        failures_before = _failure_count(node.get("tier"))
         node.call("POST", ("tier", "upload"), {"topic": topic, "roll": roll})
-        found = _awaited(node, topic, timeout_s)
+        found = _awaited(node, topic, timeout_s, failures_before)
     else:
         with _mover(data, config_path) as (local, mover):
             found = _uploaded(local, mover, topic, roll, timeout_s)
@@ -116,7 +117,10 @@ def upload(
 @tier.command()
 @click.option("--dry-run", is_flag=True, help="Only look.")
 @click.option(
-    "--grace-ms", type=int, default=None, help="Orphans younger than this stay.  [default: a day]"
+    "--grace-ms",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Orphans younger than this stay.  [default: a day]",
 )
 @data_option
 @config_option
@@ -195,13 +199,21 @@ def _document(status: object) -> dict[str, Any]:
     return document
 
 
-def _awaited(node: NodeClient, topic: str | None, timeout_s: float) -> dict[str, Any]:
+def _awaited(
+    node: NodeClient, topic: str | None, timeout_s: float, failures_before: int
+) -> dict[str, Any]:
+    """The status in the end. A failure from before we asked says nothing: it is being tried."""
     deadline = monotonic() + timeout_s
     while True:
         found: dict[str, Any] = node.get("tier")
-        if not _waiting(found, topic) or _is_failing(found) or monotonic() >= deadline:
+        has_failed = _is_failing(found) and _failure_count(found) > failures_before
+        if not _waiting(found, topic) or has_failed or monotonic() >= deadline:
             return found
         sleep(_POLL_S)
+
+
+def _failure_count(found: dict[str, Any]) -> int:
+    return sum(found["failure_counts"].values())
 
 
 def _is_failing(found: dict[str, Any]) -> bool:
@@ -222,9 +234,8 @@ def _show_status(found: dict[str, Any]) -> None:
     if found["state"] not in _STATES_WELL:
         click.echo(f"error     {found['last_error']}")
         click.echo(
-            f"since     {time_text(found['last_error_ms'])}, failed "
-            f"{found['failures_in_a_row']:,} times in a row, again in "
-            f"{found['retry_in_ms']:,} ms"
+            f"failed    {count(found['failures_in_a_row'], 'time')} in a row, last at "
+            f"{time_text(found['last_error_ms'])}, again in {found['retry_in_ms']:,} ms"
         )
     click.echo(
         f"waiting   {count(found['waiting_segments'], 'segment')}, {found['waiting_bytes']:,} bytes"
@@ -254,10 +265,11 @@ def _show_status(found: dict[str, Any]) -> None:
     if found["waiting"]:
         click.echo()
         print_table(
-            ("SHARD", "SEGMENT", "OFFSETS", "BYTES", "SEALED", "WHY IT WAITS"),
+            ("TOPIC", "SHARD", "SEGMENT", "OFFSETS", "BYTES", "SEALED", "WHY IT WAITS"),
             [
                 (
-                    row["shard"],
+                    row["topic"],
+                    int(row["shard"].rpartition("_")[2]),
                     row["segment_seq"],
                     f"{row['base_offset']:,}–{row['end_offset'] - 1:,}",
                     row["length_bytes"],
@@ -284,10 +296,13 @@ def _show_scrub(found: dict[str, Any]) -> None:
         click.echo(f"removed   {found['removed_count']:,}, {found['removed_bytes']:,} bytes")
     for row in found["orphans"][:_ROWS_SHOWN_MAX]:
         click.echo(f"  {row['key']} ({row['size']:,} bytes)")
-    for row in found["missing"]:
+    for row in found["missing"][:_ROWS_SHOWN_MAX]:
         here = "it is here as well" if row["is_local"] else "it is NOT here"
         click.echo(
             f"MISSING   {row['key']} {row['reason']}; segment {row['segment_seq']} of "
             f"{row['shard']}, {here}",
             err=True,
         )
+    left = len(found["missing"]) - _ROWS_SHOWN_MAX
+    if left > 0:
+        click.echo(f"MISSING   {left:,} more; --json shows all", err=True)

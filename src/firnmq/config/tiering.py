@@ -90,9 +90,11 @@ class TieringConfig:
         return self.url is not None
 
 
-def load_tiering_config(environment: Mapping[str, str] | None = None) -> TieringConfig:
-    """Defaults, overlaid by variables such as FIRN_TIERING_URL."""
-    return Settings(None, environment).section("tiering", TieringConfig, prefix="TIERING_")
+def load_tiering_config(
+    environment: Mapping[str, str] | None = None, *, path: Path | None = None
+) -> TieringConfig:
+    """Defaults, overlaid by the section of a node's file, overlaid by FIRN_TIERING_* variables."""
+    return Settings(path, environment).section("tiering", TieringConfig, prefix="TIERING_")
 
 
 _POSITIVE = (

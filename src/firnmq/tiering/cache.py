@@ -9,6 +9,7 @@ nobody changes, so that what is evicted meanwhile concerns nobody.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +18,17 @@ from pathlib import Path
 from typing import Protocol
 
 from firnmq.disk.files import Buffer
-from firnmq.errors import Closed, Corruption
+from firnmq.errors import Closed, Corruption, StoreError
+from firnmq.eventlog import EventLogger
 from firnmq.tiering.cachefiles import CacheFiles
 from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
 
+_log = EventLogger("tiering")
+
 _HEADS_SHARE = 4
 """Heads of indexes may take a fourth of the disk's part: data must not displace them."""
+_TELL_S = 60.0
+"""Between two lines in the log about fetches that fail."""
 _QUEUED_MAX = 256
 """Fetches that wait for a thread; what comes on top is fetched when it is needed."""
 
@@ -148,6 +154,7 @@ class ChunkCache:
         self._fetch_count = 0
         self._fetched_bytes = 0
         self._failed_fetch_count = 0
+        self._told_at_s: float | None = None
         self._hit_count = 0
         self._failed_write_count = 0
 
@@ -286,19 +293,16 @@ class ChunkCache:
     def _fly(self, flight: _Flight) -> None:
         """Gets a flight's bytes; whoever waits for it is woken whatever happens."""
         try:
-            piece = flight.start // self.piece_bytes
-            cached = self._files(flight.part).read(flight.part.name, piece, flight.start)
-            if cached is not None and len(cached) == flight.size:
-                flight.data = cached
-            else:
-                flight.data = self._fetch(flight)
-                cached = None
+            cached = self._files(flight.part).read(flight.part.name, flight.start, flight.size)
+            flight.data = self._fetch(flight) if cached is None else cached
         except BaseException as error:
             # What interrupts this thread is not the others' error: they try themselves.
             flight.error = error if isinstance(error, Exception) else None
             with self._lock:
                 self._failed_fetch_count += 1
             self._settle(flight)
+            if isinstance(error, StoreError):
+                self._tell(error)
             raise
         self._keep(flight, flight.data, is_on_disk=cached is not None)
         self._settle(flight)
@@ -322,6 +326,16 @@ class ChunkCache:
             self._fetch_count += 1
             self._fetched_bytes += size
         return data
+
+    def _tell(self, error: StoreError) -> None:
+        """Kafka clients try again without a word: the log is where it can be seen, now and then."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._told_at_s is not None and now_s - self._told_at_s < _TELL_S:
+                return
+            self._told_at_s = now_s
+            count = self._failed_fetch_count
+        _log.error("cold_read_failed", error=str(error), failed_fetches=count)
 
     def _settle(self, flight: _Flight) -> None:
         with self._lock:

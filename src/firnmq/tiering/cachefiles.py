@@ -57,12 +57,15 @@ class CacheFiles:
             extent = self._table.use(self._folder(part), piece)
             return None if extent is None else (extent.start, extent.size)
 
-    def read(self, part: str, piece: int, start: int) -> bytes | None:
-        """The extent that holds a piece, if it begins there; or None if it is gone or not what was
-        written."""
+    def read(self, part: str, start: int, size: int) -> bytes | None:
+        """The extent with exactly these bytes, or None if it is gone or not what was written.
+
+        Extents overlap where some went while others were fetched: another one that holds the first
+        piece may have the same size and begin elsewhere.
+        """
         with self._lock:
-            extent = self._table.use(self._folder(part), piece)
-        if extent is None or extent.start != start:
+            extent = self._table.use_at(self._folder(part), start)
+        if extent is None or extent.size != size:
             return None
         path = self._path(extent)
         try:

@@ -62,6 +62,13 @@ class ExtentTable(Generic[T]):
             self._by_use.move_to_end((part, extent.start))
         return extent
 
+    def use_at(self, part: str, start: int) -> Extent[T] | None:
+        """The extent that begins there; it counts as used now."""
+        extent = self._by_use.get((part, start))
+        if extent is not None:
+            self._by_use.move_to_end((part, start))
+        return extent
+
     def holds(self, part: str, piece: int) -> bool:
         return (part, piece) in self._by_piece
 

@@ -164,6 +164,11 @@ class TierLedger:
         with self._lock:
             return list(self._graves.values())
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether some segment has a finished copy."""
+        return bool(self._tiered)
+
     def grave_count(self) -> int:
         return len(self._graves)
 

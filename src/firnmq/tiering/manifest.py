@@ -86,7 +86,8 @@ class SegmentManifest(Manifest, frozen=True, kw_only=True):
     """Of the objects, without their suffixes."""
     upload_id: str
     epoch: int
-    """Of the segment's description when the upload began."""
+    """Of the segment's description when the upload began; of two copies of a range with the same
+    claim the one with the higher epoch counts."""
     base_offset: int
     end_offset: int
     length: int
@@ -99,9 +100,11 @@ class SegmentManifest(Manifest, frozen=True, kw_only=True):
     created_ms: int
     sealed_ms: int
     uploaded_ms: int
-    """Of two copies of a range the one that was uploaded last counts."""
     max_timestamp: int
     first_expiry_ms: int
+    claim: int = 0
+    """Of the directory that made the copy. Whoever made a later one began where this one's copies
+    ended for it: of two copies of a range the one with the higher claim counts."""
     compacted_ms: int = -1
     has_gaps: bool = False
     tombstone_count: int = 0
@@ -122,6 +125,7 @@ class SegmentManifest(Manifest, frozen=True, kw_only=True):
         shard: str,
         index_crc: int,
         uploaded_ms: int,
+        claim: int = 0,
         producers: tuple[tuple[int, bytes], ...] = (),
     ) -> Self:
         """What a sealed segment's copy needs to be read again without anything else."""
@@ -146,6 +150,7 @@ class SegmentManifest(Manifest, frozen=True, kw_only=True):
             uploaded_ms=uploaded_ms,
             max_timestamp=meta.max_timestamp,
             first_expiry_ms=meta.first_expiry_ms,
+            claim=claim,
             compacted_ms=meta.compacted_ms,
             has_gaps=meta.has_gaps,
             tombstone_count=meta.tombstone_count,

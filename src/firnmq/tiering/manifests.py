@@ -29,6 +29,9 @@ _log = EventLogger("tiering")
 
 M = TypeVar("M", TopicManifest, ShardManifest)
 
+_NUMBERS_OF_A_CLAIM = 10**9
+"""Manifests that one directory may write of a subject. Those of the next have higher numbers."""
+
 Subject = tuple[str, str | None]
 """A topic's id, and the shard if the manifest is a shard's."""
 
@@ -41,11 +44,13 @@ class ManifestKeeper:
         store: ObjectStore,
         cluster: str,
         clock: Clock,
+        claim: Callable[[], int] = lambda: 1,
         *,
         before_write: Callable[[], None] = lambda: None,
     ) -> None:
         """`before_write` raises where nothing may be written any more, and removed for it."""
         self._before_write = before_write
+        self._claim = claim
         self._store = store
         self._cluster = cluster
         self._clock = clock
@@ -121,7 +126,10 @@ class ManifestKeeper:
         if self._same(self._latest.get(subject), manifest):
             return False
         numbers = self._listed(topic).setdefault(subject, [])
-        if subject not in self._latest and numbers:
+        # A directory that was replaced may go on for a moment: what it writes must not count, so
+        # ours get numbers beyond its own, the first one even if nothing has changed.
+        before = (self._claim() - 1) * _NUMBERS_OF_A_CLAIM
+        if subject not in self._latest and numbers and numbers[-1] > before:
             stored = self._read(self._key(subject, topic, numbers[-1]), type(manifest))
             if stored is not None and self._same(stored, manifest):
                 self._latest[subject] = stored
@@ -129,7 +137,7 @@ class ManifestKeeper:
                 return False
         self._before_write()
         while True:
-            number = numbers[-1] + 1 if numbers else 1
+            number = max(numbers[-1] if numbers else 0, before) + 1
             manifest = msgspec.structs.replace(
                 manifest, number=number, written_ms=self._clock.now_ms()
             )

@@ -59,7 +59,10 @@ _OWNERSHIP_S = 30.0
 something, or writes a manifest of a topic or a shard, asks."""
 _MANIFESTS_S = 10.0
 """Time between looks for changed starts and deletions of shards."""
-_OF_THE_STORE = (FailureKind.UNAVAILABLE, FailureKind.DENIED, FailureKind.NOT_OWNER)
+_OF_THE_STORE = (
+    *(FailureKind.UNAVAILABLE, FailureKind.DENIED),
+    *(FailureKind.NOT_OWNER, FailureKind.OTHER_STORE),
+)
 """Failures that are not about one segment: everything waits."""
 
 
@@ -103,16 +106,11 @@ class TierMover:
         self._owning = threading.Lock()
         """Held while the store is asked whether its objects are ours."""
         # One that was replaced would write over the manifests of whoever has replaced it.
-        self._manifests = ManifestKeeper(store, cluster, clock, before_write=self._ensure_owner)
-        self._manifests_at_s: float | None = None
-        self._uploader = SegmentUploader(
-            store,
-            cluster,
-            clock,
-            pace=RateLimiter(config.upload_bytes_per_s, wait=self._stopping.wait),
-            read_back=config.read_back,
-            is_stopping=self._stopping.is_set,
+        self._manifests = ManifestKeeper(
+            store, cluster, clock, self._claim, before_write=self._ensure_owner
         )
+        self._manifests_at_s: float | None = None
+        self._uploader = self._new_uploader(store, cluster, config)
         self._patience = self._new_patience()
         self._lock = threading.Lock()
         """Guards what follows, up to the ledger."""
@@ -363,11 +361,14 @@ class TierMover:
     def _ensure_owner(self) -> None:
         with self._owning:
             try:
-                self._ownership.ensure()
+                self._ownership.ensure(has_copies=self.ledger.has_copies)
             except FirnError:
                 self._owned_at_s = None
                 raise
             self._owned_at_s = self._monotonic()
+
+    def _claim(self) -> int:
+        return self._ownership.claim
 
     def _remove(self) -> None:
         if self._remover.has_work():
@@ -444,8 +445,7 @@ class TierMover:
             if at in self._in_flight:
                 return "being uploaded"
         if not self._patience.is_over:
-            error = self._last_error
-            return f"the store cannot be used: {'' if error is None else error[0]}"
+            return "the store cannot be used"  # Why not is in the status, once.
         left_ms = record.sealed_ms + self._delay_ms(at) - now_ms
         if left_ms > 0 and not is_forced:
             return f"tiering.upload.delay.ms, for another {left_ms:,} ms"
@@ -538,6 +538,19 @@ class TierMover:
             self._forced = {at for at in self._forced if self.ledger.knows(at)}
 
     # Notes --------------------------------------------------------------------------------------
+
+    def _new_uploader(
+        self, store: ObjectStore, cluster: str, config: TieringConfig
+    ) -> SegmentUploader:
+        return SegmentUploader(
+            store,
+            cluster,
+            self._clock,
+            claim=self._claim,
+            pace=RateLimiter(config.upload_bytes_per_s, wait=self._stopping.wait),
+            read_back=config.read_back,
+            is_stopping=self._stopping.is_set,
+        )
 
     def _new_patience(self) -> Patience:
         config = self._config

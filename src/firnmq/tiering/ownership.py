@@ -37,6 +37,19 @@ class NotOwner(FirnError):
         self.store = store
 
 
+class OtherStore(FirnError):
+    """The store has never been this directory's, but its copies are in one; nothing was changed."""
+
+    def __init__(self, cluster: str, store: str) -> None:
+        super().__init__(
+            f"nothing of cluster {cluster!r} is in {store}, but this data directory has copies in "
+            "another store or under another prefix; set tiering.url to where they are, or copy all "
+            "objects from there first"
+        )
+        self.cluster = cluster
+        self.store = store
+
+
 def cluster_of(meta: MetaStore, wanted: str | None) -> str:
     """The cluster whose objects a data directory's are: the first that it was given, for good.
 
@@ -80,9 +93,15 @@ class Ownership:
         self._clock = clock
         self._number: int | None = None
         """Of our claim, once it is known to stand."""
+        self.claim = 0
+        """The last number of ours that stood, for what we write; any thread may read it."""
 
-    def ensure(self) -> None:
-        """Claims the cluster if nobody has; NotOwner if another directory has since."""
+    def ensure(self, *, has_copies: bool) -> None:
+        """Claims the cluster if nobody has; NotOwner if another directory has since.
+
+        OtherStore if nobody has although the directory `has_copies`: a claim comes before the first
+        copy, so they are elsewhere. New ones here would leave a history that no store has whole.
+        """
         if self._number is not None:
             try:
                 self._store.head(claim_key(self._cluster, self._number + 1))
@@ -91,11 +110,13 @@ class Ownership:
             self._number = None
         latest = latest_claim(self._store, self._cluster)
         if latest is None:
+            if has_copies:
+                raise OtherStore(self._cluster, self._store.url)
             self.take_over()
         elif latest[1].directory_id != self._directory_id:
             raise NotOwner(self._cluster, self._store.url)
         else:
-            self._number = latest[0]
+            self._number = self.claim = latest[0]
 
     def take_over(self) -> None:
         """Makes the next claim, whoever has the last one."""
@@ -114,7 +135,7 @@ class Ownership:
                 if found is None or found[1].directory_id != self._directory_id:
                     continue
                 number = found[0]
-            self._number = number
+            self._number = self.claim = number
             return
 
 

@@ -288,9 +288,15 @@ class _Finder:
     def _chain(self, topic: str, shard: FoundShard, segments: list[SegmentManifest]) -> None:
         """Puts the segments in order; a shard of which the first is missing begins later."""
         best: dict[int, SegmentManifest] = {}
+        first: dict[int, int] = {}
+        for each in segments:
+            first[each.claim] = min(each.base_offset, first.get(each.claim, each.base_offset))
         for each in segments:
             if each.end_offset <= shard.start_offset:
                 continue  # Its removal has begun.
+            if any(each.claim < claim and each.end_offset > first[claim] for claim in first):
+                self._pass_over(each.key, "is of a directory that had been replaced by then")
+                continue
             other = best.get(each.base_offset)
             if other is None or _rank(each) > _rank(other):
                 best[each.base_offset] = each
@@ -346,10 +352,8 @@ def _subject(parsed: ManifestObject) -> str:
     return parsed.topic_id if parsed.shard is None else parsed.shard
 
 
-def _rank(manifest: SegmentManifest) -> tuple[int, int, str]:
-    """In one life of a cluster all copies of a range are the same. After a recovery offsets are
-    given out again: what was uploaded last is of the last life, whatever its epochs."""
-    return manifest.uploaded_ms, manifest.epoch, manifest.upload_id
+def _rank(manifest: SegmentManifest) -> tuple[int, int, int, str]:
+    return manifest.claim, manifest.epoch, manifest.uploaded_ms, manifest.upload_id
 
 
 def _incomplete(manifest: SegmentManifest, key: str, objects: dict[str, ObjectInfo]) -> str | None:

@@ -17,7 +17,7 @@ from firnmq.errors import (
     StoreUnavailable,
 )
 from firnmq.tiering.cache import CacheStatistics
-from firnmq.tiering.ownership import NotOwner
+from firnmq.tiering.ownership import NotOwner, OtherStore
 
 SEGMENTS_SHOWN_MAX = 100
 """Waiting segments that a status names one by one."""
@@ -36,6 +36,8 @@ class FailureKind(Enum):
     """Our own bytes are damaged or cannot be read."""
     NOT_OWNER = "not_owner"
     """The cluster's objects belong to another data directory."""
+    OTHER_STORE = "other_store"
+    """The directory's copies are in another store than the one it was told of."""
     OTHER = "other"
 
 
@@ -45,6 +47,7 @@ _KINDS: tuple[tuple[tuple[type[Exception], ...], FailureKind], ...] = (
     ((ObjectCorrupt, ObjectTruncated, ObjectNotFound), FailureKind.VERIFICATION),
     ((Corruption, StorageFailed, OSError), FailureKind.LOCAL),
     ((NotOwner,), FailureKind.NOT_OWNER),
+    ((OtherStore,), FailureKind.OTHER_STORE),
 )
 
 

@@ -89,6 +89,7 @@ class SegmentUploader:
         clock: Clock,
         *,
         pace: Pace,
+        claim: Callable[[], int] = lambda: 0,
         read_back: bool = False,
         is_stopping: Callable[[], bool] = lambda: False,
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
@@ -97,6 +98,7 @@ class SegmentUploader:
         self._cluster = cluster
         self._clock = clock
         self._pace = pace
+        self._claim = claim
         self._read_back = read_back
         self._is_stopping = is_stopping
         self._new_id = new_id
@@ -193,6 +195,7 @@ class SegmentUploader:
             shard=shard,
             index_crc=crc32c(index),
             uploaded_ms=self._clock.now_ms(),
+            claim=self._claim(),
             producers=dump.producers,
         ).pack()
         sent = [_Sent(SEGMENT, meta.length, content), self._put(copy.key, INDEX, index)]

@@ -167,6 +167,30 @@ class Lying(Wrapped):
         return info
 
 
+def test_another_store_than_the_one_that_has_the_copies(
+    tmp_path: Path, tiering: TieringConfig
+) -> None:
+    """A mistyped prefix, or a share that is not mounted: nothing goes there, nothing goes here."""
+    with Stage(tmp_path / "data", tiering) as stage:
+        stage.create(local_retention_ms=0)
+        stage.fill(0, 20)
+        stage.work()
+        assert stage.states() == {TIERED_THERE}
+    other = dataclasses.replace(tiering, url=f"{tiering.url}-mistyped")
+    with Stage(tmp_path / "data", other) as stage:
+        stage.fill(20, 20)
+        stage.work()
+        status = stage.mover.status()
+        assert (status.state, status.waiting_segments > 0) == ("other_store", True)
+        assert "set tiering.url to where they are" in str(status.last_error)
+        assert list(stage.objects.list("")) == []
+        assert stage.states() == {TIERED_THERE, SEALED_HERE}
+    with Stage(tmp_path / "data", tiering) as stage:
+        stage.work()
+        assert stage.states() == {TIERED_THERE}
+        check(stage.store.topic(TOPIC), range(40))
+
+
 @pytest.mark.parametrize(
     ("spoil", "reads_back"),
     [

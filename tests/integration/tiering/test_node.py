@@ -1,5 +1,6 @@
 """A whole node with a real S3 server: Kafka clients, the command line, metrics, and its loss."""
 
+import dataclasses
 import json
 import shutil
 import time
@@ -10,6 +11,7 @@ import confluent_kafka
 import pytest
 
 from firnmq.config import TieringConfig
+from firnmq.testing.fault_proxy import Fault, FaultProxy
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from tests.integration.admin.serving import Served, firn
 
@@ -257,3 +259,33 @@ def test_a_data_directory_without_a_node(tmp_path: Path) -> None:
     run("tier", "status", is_well=False)
     run("read", "cold", is_well=False)
     assert "one" in run("read", "history")
+    file = tmp_path / "firn.toml"
+    file.write_text(f'[kafka]\nport = 0\n[tiering]\nurl = "file://{tmp_path}/objects"\n')
+    settings["FIRN_CONFIG"] = str(file)
+    assert "three" in run("read", "cold")
+
+
+def test_an_upload_that_is_asked_for_does_not_fail_by_what_was_before(
+    tmp_path: Path, s3_tiering: TieringConfig, seaweed: SeaweedServer
+) -> None:
+    """1. The store is down, and the node waits long. 2. It is back. 3. `firn tier upload` works."""
+    proxy = FaultProxy(("127.0.0.1", seaweed.port))
+    config = dataclasses.replace(s3_tiering, endpoint=proxy.endpoint)
+    settings = variables(config, retries=0, retry_ms=600_000, retry_ms_max=600_000)
+    node = Served(tmp_path / "data", settings=settings)
+    try:
+        make_topic(node)
+        with proxy.injected(Fault(status=503)):
+            produce(node, 0, COUNT)
+            wait_until(lambda: node.metric("firn_tier_up") == 0)
+            failed = firn("--node", node.url, "tier", "upload")
+            assert (failed.returncode, "503" in failed.stderr) == (1, True), failed
+            shown = firn("--node", node.url, "tier", "status").stdout
+            assert shown.count("503") == 1, shown
+            assert "times in a row, last at" in shown
+        uploaded = firn("--node", node.url, "tier", "upload")
+        assert (uploaded.returncode, uploaded.stderr) == (0, ""), uploaded
+        assert "still waiting: 0 segments" in uploaded.stdout
+    finally:
+        assert node.stop() == 0
+        proxy.stop()

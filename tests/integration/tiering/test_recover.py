@@ -167,6 +167,30 @@ def test_a_replaced_node_writes_no_manifest(tmp_path: Path, file_tiering: Tierin
         check(stage.store.topic(TOPIC), range(40))
 
 
+@pytest.mark.parametrize("count", [12, 20, 36])
+def test_what_a_replaced_directory_still_uploads_does_not_count(
+    tmp_path: Path, file_tiering: TieringConfig, count: int
+) -> None:
+    """It learns within half a minute that it was replaced. What it says until then, with more or
+    fewer records than the new one and after it, changes nothing that a later recovery finds."""
+    with Stage(tmp_path / "data", file_tiering) as old:
+        old.create(local_retention_ms=0)
+        old.fill(0, 40)
+        old.work()
+        recover_directory(tmp_path / "new", file_tiering)
+        with Stage(tmp_path / "new", file_tiering) as new:
+            new.fill(40, count)
+            new.work()
+        old.store.topic(TOPIC).delete_before(20)
+        old.fill(1000, 20)
+        old.mover.write_manifests_soon()
+        old.work()
+    recovery = recover_directory(tmp_path / "newest", file_tiering)
+    assert any("had been replaced" in each for each in recovery.passed_over)
+    with Stage(tmp_path / "newest", file_tiering) as newest:
+        check(newest.store.topic(TOPIC), range(40 + count))
+
+
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_transactions_and_producers(
     tmp_path: Path, file_tiering: TieringConfig, engine: str

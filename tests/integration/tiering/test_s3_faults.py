@@ -164,8 +164,16 @@ def test_wrong_credentials_are_denied(
 @pytest.mark.parametrize("name", [each for each in CALLS if each != "delete"])
 def test_a_bucket_that_is_not_there_is_not_an_empty_one(seaweed: SeaweedServer, name: str) -> None:
     store = open_store("s3://no-such-bucket/x", seaweed.options())
-    with pytest.raises(StoreDenied):
+    with pytest.raises(StoreDenied) as raised:
         calls(store)[name]()
+    if name in ("put", "get_range", "list"):
+        assert "there is no such bucket" in str(raised.value)
+
+
+def test_why_a_store_refuses_is_told(seaweed: SeaweedServer) -> None:
+    store = open_store(seaweed.url, seaweed.options(secret_key="wrong"))
+    with pytest.raises(StoreDenied, match=r"403 Forbidden: SignatureDoesNotMatch, The request"):
+        list(store.list(""))
 
 
 def test_a_stopped_server_fails_in_time_and_comes_back(tmp_path: Path) -> None:

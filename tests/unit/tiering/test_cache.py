@@ -11,6 +11,7 @@ import pytest
 
 from firnmq.errors import Closed, Corruption, ObjectNotFound
 from firnmq.tiering.cache import ChunkCache
+from firnmq.tiering.cachefiles import CacheFiles
 from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
 from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
 
@@ -142,6 +143,18 @@ def test_a_failed_fetch_wakes_all_and_the_next_read_tries_again(
     assert cache.statistics().failed_fetch_count == 1
 
 
+def test_failures_are_told_once_in_a_while(
+    make: Make, store: ScriptedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = make()
+    store.failures.extend(StoreDown("down") for _ in range(3))
+    for _ in range(3):
+        with pytest.raises(StoreDown):
+            cache.read(PART, 0, 10)
+    (told,) = [each for each in caplog.records if "cold_read_failed" in each.getMessage()]
+    assert (told.levelname, "down" in told.getMessage()) == ("ERROR", True)
+
+
 def test_a_store_that_fails_for_a_while(make: Make, store: ScriptedStore) -> None:
     cache = make()
     store.failures.extend(StoreDown("down") for _ in range(5))
@@ -253,6 +266,18 @@ def test_a_file_that_goes_under_a_running_cache_is_fetched_again(
         path.unlink()
     cache.read(PART, CHUNK, CHUNK)  # Displaces the first chunk from memory.
     assert cache.read(PART, 0, 100) == CONTENT[:100]
+
+
+def test_extents_of_one_size_that_overlap_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    """The one that is asked for is on the disk, and then a newer one over its first pieces."""
+    files = CacheFiles(tmp_path, max_bytes=10**6, piece_bytes=PIECE, origin="test")
+    for start in (3_000, 2_000):
+        assert files.write("a", start, CONTENT[start : start + 4_000])
+    assert files.extent_at("a", 6) == (3_000, 4_000)
+    assert files.read("a", 3_000, 4_000) == CONTENT[3_000:7_000]
+    assert files.read("a", 2_000, 4_000) == CONTENT[2_000:6_000]
+    assert files.read("a", 4_000, 4_000) is None
+    assert files.read("a", 3_000, 3_000) is None
 
 
 def test_what_was_used_last_survives_eviction_and_restart(

@@ -41,6 +41,8 @@ _LIST_PAGE = 1_000
 """Objects per page, the most that S3 gives."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_NO_BUCKET = "NoSuchBucket"
+_REASON = re.compile(r"<Code>(?P<code>[^<]*)</Code>\s*<Message>(?P<message>[^<]*)</Message>")
 _TRY_AGAIN_STATUS = {408, 409, 425, 429}
 """Refusals that mean "not now"; the others from 300 to 499 mean "not like this"."""
 
@@ -226,14 +228,19 @@ class CloudStore:
             raise StoreDenied(self.url, _first_line(error), key=key) from error
         except FileNotFoundError as error:
             # There is one type for both, so the text has to tell a bucket from an object.
-            if not key or "NoSuchBucket" in str(error):
-                raise StoreDenied(self.url, "there is no such bucket; create it") from error
+            if not key or _NO_BUCKET in str(error):
+                raise self._no_bucket() from error
             raise ObjectNotFound(self.url, key) from error
         except errors.BaseError as error:
             status = _status(error)
+            if status == 404 and _NO_BUCKET in str(error):
+                raise self._no_bucket() from error
             if status == 416:
                 self._truncated(key, start, size)
             raise self._failure(key, status, error) from error
+
+    def _no_bucket(self) -> StoreDenied:
+        return StoreDenied(self.url, "there is no such bucket; create it")
 
     def _failure(self, key: str, status: int | None, error: Exception) -> StoreError:
         is_refused = status is not None and 300 <= status < 500 and status not in _TRY_AGAIN_STATUS
@@ -361,5 +368,9 @@ def _status(error: Exception) -> int | None:
 
 
 def _first_line(error: Exception) -> str:
-    """What matters of obstore's text, whose rest is a dump of its insides."""
-    return str(error).split("\n", 1)[0].rstrip(" :")
+    """What matters of obstore's text, whose rest is a dump of its insides. A store's own reason is
+    in the document that it answers with."""
+    text = str(error)
+    line = text.split("\n", 1)[0].split("<?xml", 1)[0].rstrip(" :")
+    reason = _REASON.search(text.split("Debug source", 1)[0])
+    return line if reason is None else f"{line}: {reason['code']}, {reason['message']}"
