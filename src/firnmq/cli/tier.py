@@ -290,6 +290,12 @@ def _show_scrub(found: dict[str, Any]) -> None:
         f"orphans   {found['orphan_count']:,}, {found['orphan_bytes']:,} bytes; "
         f"{found['young_count']:,} too young to go"
     )
+    if found["ahead_count"]:
+        click.echo(
+            f"AHEAD     {found['ahead_count']:,} objects hold records beyond what this directory "
+            "knows, as after an older copy of it was put back; they stay, firn recover has them",
+            err=True,
+        )
     if found["is_dry_run"]:
         click.echo("removed   nothing, this was only a look")
     else:

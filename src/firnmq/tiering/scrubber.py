@@ -51,6 +51,9 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True):
     """By the store's clock."""
     is_young: bool
     """Younger than the grace period: it stays for now."""
+    is_ahead: bool
+    """Of records beyond the end of their shard: of a life of this directory that it knows nothing
+    of, as after an older copy of it was put back. It stays, since it may be the only copy."""
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,8 @@ class ScrubReport(msgspec.Struct, frozen=True, kw_only=True):
     orphan_bytes: int
     young_count: int
     """Orphans that are left alone until they are older."""
+    ahead_count: int
+    """Orphans that are left alone since the store has more of their shards than is known here."""
     removed_count: int
     removed_bytes: int
     swept_count: int
@@ -91,6 +96,8 @@ class ScrubReport(msgspec.Struct, frozen=True, kw_only=True):
     def log(self) -> None:
         if self.removed_count:
             _log.info("orphans_removed", count=self.removed_count, bytes=self.removed_bytes)
+        if self.ahead_count:
+            _log.error("store_is_ahead", objects=self.ahead_count)
         for each in self.missing[:10]:
             _log.error(
                 "object_missing",
@@ -111,14 +118,18 @@ class _Wanted:
         self.keys: set[str] = set()
         """Of copies, finished, under way, or about to be removed by the mover."""
         self.topic_ids: set[str] = set()
+        self.ends: dict[str, int] = {}
+        """By shard: where its active segment begins. Nothing beyond that was ever uploaded."""
         # Topics are read last: one that is made meanwhile must not look deleted.
         for entry in meta.range(SEGMENTS).entries:
             record = decode(entry, SegmentRecord)
+            shard, _, seq = entry.key.removeprefix(SEGMENTS).rpartition("/")
+            if record.state is SegmentState.ACTIVE:
+                self.ends[shard] = record.start
             if record.tier is None:
                 continue
             self.keys.add(record.tier.key)
             if record.state is SegmentState.TIERED:
-                shard, _, seq = entry.key.removeprefix(SEGMENTS).rpartition("/")
                 self.segments.append((shard, int(seq), record))
         for entry in meta.range(TIER_GRAVES).entries:
             self.keys.add(decode(entry, GraveRecord).tier.key)
@@ -156,11 +167,12 @@ class Scrubber:
                 size=info.size,
                 age_ms=now_ms - info.modified_ms,
                 is_young=now_ms - info.modified_ms < grace_ms,
+                is_ahead=self._is_ahead(info.key, wanted),
             )
             for info in listed.values()
             if self._is_orphan(info.key, wanted)
         ]
-        old = [each for each in orphans if not each.is_young]
+        old = [each for each in orphans if not each.is_young and not each.is_ahead]
         swept_count = 0
         if not dry_run:
             for at in range(0, len(old), _DELETE_AT_ONCE):
@@ -174,7 +186,8 @@ class Scrubber:
             segment_count=len(wanted.segments),
             orphan_count=len(orphans),
             orphan_bytes=sum(each.size for each in orphans),
-            young_count=len(orphans) - len(old),
+            young_count=sum(each.is_young for each in orphans),
+            ahead_count=sum(each.is_ahead for each in orphans),
             removed_count=0 if dry_run else len(old),
             removed_bytes=0 if dry_run else sum(each.size for each in old),
             swept_count=swept_count,
@@ -210,6 +223,11 @@ class Scrubber:
         # Older manifests of what is there are removed by whoever writes newer ones.
         manifest = parse_manifest(key)
         return manifest is None or manifest.topic_id not in wanted.topic_ids
+
+    def _is_ahead(self, key: str, wanted: _Wanted) -> bool:
+        segment = parse(key)
+        end = None if segment is None else wanted.ends.get(segment.shard)
+        return segment is not None and end is not None and segment.end_offset > end
 
     def _missing(self, listed: dict[str, ObjectInfo], wanted: _Wanted) -> Iterator[Missing]:
         for shard, seq, record in wanted.segments:

@@ -1,12 +1,14 @@
 """Objects against metadata: what is left over, what is missing, and what is nobody's business."""
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from firnmq.config import TieringConfig
+from firnmq.server.recovery import recover_directory
 from firnmq.testing import FakeClock
 from firnmq.tiering.keys import object_key, parse
 from firnmq.tiering.scrubber import ScrubReport
@@ -152,3 +154,26 @@ def test_it_is_done_by_itself(tmp_path: Path, file_tiering: TieringConfig) -> No
         left = orphan(stage)
         while set(left) & set(stage.object_keys()):
             stage.mover.work()
+
+
+def test_what_is_beyond_the_end_of_a_shard_stays(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """1. A copy of the directory is made. 2. More is uploaded and dropped here. 3. The copy is put
+    back: what it knows nothing of is nowhere else, and `firn recover` can still have it."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create(local_retention_ms=0)
+        stage.fill(0, 40)
+        stage.work()
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.fill(40, 40)
+        stage.work()
+        before = stage.object_keys()
+    with Stage(tmp_path / "copy", file_tiering) as stage:
+        report = stage.mover.scrub(dry_run=False, grace_ms=0)
+        assert report.ahead_count > 0
+        assert (report.removed_count, stage.object_keys()) == (0, before)
+    recover_directory(tmp_path / "new", file_tiering)
+    with Stage(tmp_path / "new", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), range(80))
