@@ -23,7 +23,7 @@ from firnmq.meta import MetaCache, MetaStore
 from firnmq.meta.records import NODES, SegmentRecord
 from firnmq.tiering.ledger import NOTHING, SegmentId, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
-from firnmq.tiering.ownership import Ownership
+from firnmq.tiering.ownership import Ownership, Tenure
 from firnmq.tiering.patience import Patience
 from firnmq.tiering.rate import RateLimiter
 from firnmq.tiering.remover import GraveYard, Primable, Remover, TierEngine
@@ -54,9 +54,6 @@ _PAUSE_S = 0.05
 """Between two rounds at least."""
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
-_OWNERSHIP_S = 30.0
-"""How old the knowledge may be that the cluster's objects are ours, for uploads. Whoever removes
-something, or writes a manifest of a topic or a shard, asks."""
 _MANIFESTS_S = 10.0
 """Time between looks for changed starts and deletions of shards."""
 _OF_THE_STORE = (
@@ -101,13 +98,11 @@ class TierMover:
         self._wake = threading.Event()
         self._moved = threading.Event()
         """Set when the ledger has changed."""
-        self._ownership = Ownership(store, cluster, directory_id, clock)
-        self._owned_at_s: float | None = None
-        self._owning = threading.Lock()
-        """Held while the store is asked whether its objects are ours."""
+        ownership = Ownership(store, cluster, directory_id, clock)
+        self.tenure = Tenure(ownership, lambda: self.ledger.has_copies, monotonic)
         # One that was replaced would write over the manifests of whoever has replaced it.
         self._manifests = ManifestKeeper(
-            store, cluster, clock, self._claim, before_write=self._ensure_owner
+            store, cluster, clock, self._claim, before_write=self.tenure.confirm
         )
         self._manifests_at_s: float | None = None
         self._uploader = self._new_uploader(store, cluster, config)
@@ -180,7 +175,7 @@ class TierMover:
         failure = self._store_failure
         if failure is not None:
             return failure.value
-        return "unknown" if self._owned_at_s is None else "ok"
+        return "ok" if self.tenure.is_known else "unknown"
 
     # For operators ------------------------------------------------------------------------------
 
@@ -243,7 +238,7 @@ class TierMover:
         """Compares objects with the metadata; removes orphans unless it is only to look."""
         with self._scrubbing:
             if not dry_run:
-                self._ensure_owner()
+                self.tenure.confirm()
             return self.scrubber.scrub(dry_run=dry_run, grace_ms=grace_ms)
 
     def status(self) -> TierStatus:
@@ -326,7 +321,7 @@ class TierMover:
         self._settle()
         if self._stopping.is_set() or not self._patience.is_over or not self.ledger.is_used:
             return
-        if not self._attempt(self._refresh_ownership):
+        if not self._attempt(self.tenure.refresh):
             return
         self._begin_uploads()
         if self._patience.failure_count and self._in_flight:
@@ -353,26 +348,12 @@ class TierMover:
             return False
         return True
 
-    def _refresh_ownership(self) -> None:
-        now_s = self._monotonic()
-        if self._owned_at_s is None or now_s - self._owned_at_s > _OWNERSHIP_S:
-            self._ensure_owner()
-
-    def _ensure_owner(self) -> None:
-        with self._owning:
-            try:
-                self._ownership.ensure(has_copies=self.ledger.has_copies)
-            except FirnError:
-                self._owned_at_s = None
-                raise
-            self._owned_at_s = self._monotonic()
-
     def _claim(self) -> int:
-        return self._ownership.claim
+        return self.tenure.claim
 
     def _remove(self) -> None:
         if self._remover.has_work():
-            self._ensure_owner()  # A directory that was replaced must remove nothing.
+            self.tenure.confirm()  # A directory that was replaced must remove nothing.
             self._remover.work()
 
     def _write_manifests(self) -> None:
@@ -381,7 +362,7 @@ class TierMover:
             self._manifests.write_topic(topic.record)
         for topic_id, name in self._manifests.topics().items():
             if not self.ledger.has_topic(topic_id):  # Those that left no copies have no graves.
-                self._ensure_owner()
+                self.tenure.confirm()
                 self._manifests.remove_topic(name, topic_id)
         if self._manifests_at_s is not None and now_s - self._manifests_at_s < _MANIFESTS_S:
             return

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
+from collections.abc import Callable
 
 import msgspec
 
@@ -19,6 +21,9 @@ from firnmq.errors import Corruption, FirnError, InvalidArgument, ObjectExists, 
 from firnmq.meta import Compare, MetaStore
 from firnmq.tiering.stores import ObjectStore
 
+_REFRESH_S = 30.0
+"""How old the knowledge may be that the cluster's objects are ours, for uploads. Whoever removes
+something, or writes a manifest of a topic or a shard, asks."""
 _FOLDER = "owners"
 _CLUSTER_KEY = "tier_cluster"
 """Of the metadata."""
@@ -137,6 +142,45 @@ class Ownership:
                 number = found[0]
             self._number = self.claim = number
             return
+
+
+class Tenure:
+    """What a running mover knows of its ownership. Safe with threads."""
+
+    def __init__(
+        self, ownership: Ownership, has_copies: Callable[[], bool], monotonic: Callable[[], float]
+    ) -> None:
+        self._ownership = ownership
+        self._has_copies = has_copies
+        self._monotonic = monotonic
+        self._asking = threading.Lock()
+        """Held while the store is asked whether its objects are ours."""
+        self._known_at_s: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return self._known_at_s is not None
+
+    @property
+    def claim(self) -> int:
+        """The last number of ours that stood."""
+        return self._ownership.claim
+
+    def confirm(self) -> None:
+        """Asks the store; NotOwner or OtherStore if the objects are not ours."""
+        with self._asking:
+            try:
+                self._ownership.ensure(has_copies=self._has_copies())
+            except FirnError:
+                self._known_at_s = None
+                raise
+            self._known_at_s = self._monotonic()
+
+    def refresh(self) -> None:
+        """Asks the store unless that was done a short while ago."""
+        known_at_s = self._known_at_s
+        if known_at_s is None or self._monotonic() - known_at_s > _REFRESH_S:
+            self.confirm()
 
 
 def claim_key(cluster: str, number: int) -> str:

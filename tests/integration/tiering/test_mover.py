@@ -167,7 +167,7 @@ def test_a_defect_does_not_end_the_mover(
         stage.create()
         stage.fill(0, 20)
         with monkeypatch.context() as patch:
-            patch.setattr(stage.mover._ownership, "ensure", lambda: 1 / 0)
+            patch.setattr(stage.mover.tenure, "refresh", lambda: 1 / 0)
             stage.mover.work()
         assert "division" in (stage.mover.status().last_error or "")
         stage.work()

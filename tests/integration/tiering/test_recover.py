@@ -78,7 +78,7 @@ def test_the_directory_that_was_thought_lost_stops(
         old.store.topic(TOPIC).delete_before(40)
         old.fill(40, 20)
         old.work()
-        old.mover._owned_at_s = None
+        old.mover.tenure._known_at_s = None
         old.work()
         assert old.mover.status().state == "not_owner"
     with Stage(tmp_path / "new", file_tiering) as new:
