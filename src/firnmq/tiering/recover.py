@@ -290,7 +290,8 @@ class _Finder:
         best: dict[int, SegmentManifest] = {}
         first: dict[int, int] = {}
         for each in segments:
-            first[each.claim] = min(each.base_offset, first.get(each.claim, each.base_offset))
+            if each.length:  # Else it stands for a gap: what a recovery left out, between others.
+                first[each.claim] = min(each.base_offset, first.get(each.claim, each.base_offset))
         for each in segments:
             if each.end_offset <= shard.start_offset:
                 continue  # Its removal has begun.
