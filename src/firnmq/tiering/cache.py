@@ -199,6 +199,12 @@ class ChunkCache:
                 position += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def has(self, part: ObjectPart) -> bool:
+        """Whether the beginning of a part is in memory or on disk."""
+        with self._lock:
+            in_memory = self._memory.holds(part.name, 0)
+        return in_memory or self._files(part).extent_at(part.name, 0) is not None
+
     def prefetch(self, part: ObjectPart, start: int, end: int) -> None:
         """Has threads fetch what is missing of these bytes; returns at once."""
         end = min(end, part.length)

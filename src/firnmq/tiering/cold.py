@@ -90,7 +90,8 @@ class ColdStorage:
         return opened
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> ColdIndex:
-        return ColdIndex(_IndexObject(self._cache, meta), meta, self._heads)
+        source = _IndexObject(self._cache, meta)
+        return ColdIndex(source, meta, self._heads, _Fetcher(self._cache, meta))
 
     def prime(self, meta: SegmentMeta, index_head: Buffer) -> None:
         """Takes in an index's head, so that the first cold read need not fetch it.
@@ -211,6 +212,24 @@ class ColdBytes:
         """Drops what is cached, so that the next read asks the store: for whoever has found bytes
         to be bad."""
         self._storage.distrust(self.part)
+
+
+class _Fetcher:
+    """Fetches parts of one segment ahead; a SegmentFetcher."""
+
+    __slots__ = ("_cache", "_head", "_part")
+
+    def __init__(self, cache: ChunkCache, meta: SegmentMeta) -> None:
+        self._cache = cache
+        self._part = _segment_part(meta)
+        self._head = _index_head(meta)
+
+    @property
+    def is_index_near(self) -> bool:
+        return self._cache.has(self._head)
+
+    def fetch(self, start: int, end: int) -> None:
+        self._cache.prefetch(self._part, start, end)
 
 
 class _IndexObject:

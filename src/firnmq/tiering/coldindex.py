@@ -18,7 +18,7 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.transactions import AbortedTransaction
 from firnmq.errors import Corruption
-from firnmq.index import KeyHit, Point, TagHit
+from firnmq.index import RECORDS_PER_POINT, KeyHit, Point, TagHit
 from firnmq.index.layout import term
 from firnmq.tiering.indexlayout import HEADER_BYTES, Filter, Header, Section, SectionKind
 from firnmq.tiering.indexsections import (
@@ -35,6 +35,11 @@ from firnmq.tiering.indexsections import (
     parse_tag_fence,
 )
 
+_SPAN_BYTES_MAX = 4 * 1024 * 1024
+"""At most fetched for a reader that has just come."""
+_GUESS_MARGIN = 1.5
+_GUESS_AFTER_BYTES = 256 * 1024
+"""How much more than expected is fetched where nobody has looked yet."""
 _ATTEMPTS = 2
 """Bytes whose CRC does not match are fetched once more before they count as corrupt."""
 
@@ -167,6 +172,9 @@ class IndexHeads:
                 self._size_bytes -= oldest.size_bytes
         return head
 
+    def has(self, where: str) -> bool:
+        return where in self._heads
+
     def forget(self, where: str) -> None:
         with self._lock:
             head = self._heads.pop(where, None)
@@ -178,18 +186,58 @@ class IndexHeads:
         return self._size_bytes
 
 
+class SegmentFetcher(Protocol):
+    """Gets bytes of a segment on their way before they are asked for."""
+
+    @property
+    def is_index_near(self) -> bool:
+        """Whether the head of the index is cached, so that the store need not be asked for it."""
+
+    def fetch(self, start: int, end: int) -> None: ...
+
+
 class ColdIndex:
     """A SegmentIndex over an .idx object. Small: what it needs is kept elsewhere."""
 
-    __slots__ = ("_heads", "_meta", "_source")
+    __slots__ = ("_fetcher", "_heads", "_meta", "_source")
 
-    def __init__(self, source: IndexSource, meta: SegmentMeta, heads: IndexHeads) -> None:
+    def __init__(
+        self,
+        source: IndexSource,
+        meta: SegmentMeta,
+        heads: IndexHeads,
+        fetcher: SegmentFetcher | None = None,
+    ) -> None:
+        """`fetcher`: makes the first record of a read take one round trip instead of several."""
         self._source = source
         self._meta = meta
         self._heads = heads
+        self._fetcher = fetcher
 
     def floor_offset(self, offset: int) -> Point | None:
-        return self._head().points.floor_offset(offset)
+        fetcher = self._fetcher
+        if fetcher is not None and not self._is_near(fetcher):
+            fetcher.fetch(*self._guess(offset))  # While the head is on its way.
+        points = self._head().points
+        point = points.floor_offset(offset)
+        if fetcher is not None and point is not None:
+            # The record is somewhere before the next point.
+            end = points.end_after(offset) or self._meta.length
+            fetcher.fetch(point.position, min(end, point.position + _SPAN_BYTES_MAX))
+        return point
+
+    def _is_near(self, fetcher: SegmentFetcher) -> bool:
+        return self._heads.has(self._source.where) or fetcher.is_index_near
+
+    def _guess(self, offset: int) -> tuple[int, int]:
+        """Where the record and the point before it are, if all records are about as large."""
+        meta = self._meta
+        share = (offset - meta.base_offset) / max(meta.end_offset - meta.base_offset, 1)
+        records_before = min(offset - meta.base_offset, RECORDS_PER_POINT)
+        record_bytes = meta.length / max(meta.end_offset - meta.base_offset, 1)
+        before = min(int(record_bytes * records_before * _GUESS_MARGIN), _SPAN_BYTES_MAX)
+        at = int(meta.length * min(max(share, 0.0), 1.0))
+        return max(at - before, 0), min(at + _GUESS_AFTER_BYTES, meta.length)
 
     def floor_time(self, timestamp_ms: int) -> Point | None:
         return self._head().points.floor_time(timestamp_ms)

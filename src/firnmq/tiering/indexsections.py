@@ -36,6 +36,11 @@ class Points(NamedTuple):
         at = bisect_right(self.offsets, offset) - 1
         return None if at < 0 else Point(self.offsets[at], self.positions[at])
 
+    def end_after(self, offset: int) -> int | None:
+        """Position of the first point beyond the offset."""
+        at = bisect_right(self.offsets, offset)
+        return self.positions[at] if at < len(self.positions) else None
+
     def floor_time(self, timestamp_ms: int) -> Point | None:
         if not self.offsets:
             return None
