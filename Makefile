@@ -51,6 +51,7 @@ $(STAMP): $(LOCK) pyproject.toml setup.py $(wildcard $(addsuffix .p*,$(COMPILED)
 	rm -rf $(addsuffix .*.so,$(COMPILED)) build
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-build-isolation --no-deps -e .
+	$(BIN)/python -m compileall -q src  # As an installed package is.
 	@ls $(addsuffix .*.so,$(COMPILED)) >/dev/null 2>&1 \
 		|| echo "note: not everything could be compiled;" \
 			"it runs interpreted, correct but slow (a C compiler makes it fast)" >&2

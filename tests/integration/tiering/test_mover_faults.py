@@ -304,7 +304,7 @@ def test_a_copy_that_is_finished_while_it_is_given_up(
     unwanted: list = []
 
     def watch(moment: str, name: str, key: str) -> None:
-        if (moment, name) == ("after", "head") and key.endswith(".mf") and not unwanted:
+        if (moment, name) == ("after", "put") and key.endswith(".mf") and not unwanted:
             config = topic.topic.config.with_options({"tiering": "off"})
             run_blocking(stage.local.manager.reconfigure_topic(TOPIC, config))
             stage.settle()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from firnmq.config import TopicConfig
+from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Segment, SegmentGone, SegmentMeta
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.state import ShardSpec
@@ -289,13 +290,13 @@ def test_an_index_is_read_once_and_not_at_all_when_it_was_primed(
     for _ in range(3):
         assert storage.open_index(SPEC, meta).floor_offset(100) == (100, 0)
         assert storage.open_index(SPEC, other).floor_offset(100) == (100, 0)
-    assert [key for key, _, _ in store.gets] == ["b.idx"]
+    assert index_gets(store) == ["b.idx"]
     word, offset, position = next(row for row in dump.keys if len(row[0]) == 8)
     index = storage.open_index(SPEC, meta)
     assert index.newest_of_key(word) == (offset, position)
     assert index.newest_of_key(b"nobody") is None
     assert index.aborted() == list(dump.aborted)
-    assert [key for key, _, _ in store.gets].count("a.idx") == 1  # All blocks are in one piece.
+    assert index_gets(store).count("a.idx") == 1  # All blocks are in one piece.
 
 
 def test_a_primed_head_outlives_the_process(make: Make, store: ScriptedStore) -> None:
@@ -305,7 +306,31 @@ def test_a_primed_head_outlives_the_process(make: Make, store: ScriptedStore) ->
     storage.prime(meta, store.objects["a.idx"][: meta.tier.index_head_length])
     storage.close()
     assert make().open_index(SPEC, meta).floor_offset(100) == (100, 0)
-    assert store.gets == []
+    assert index_gets(store) == []
+
+
+def test_index_and_segment_are_asked_for_at_once(
+    make: Make, store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index answers only after the segment was asked for: one round trip, not two."""
+    meta = put_segment(store, "a", 100, [1000] * 500)
+    get_range = store.get_range
+    is_asked = threading.Event()
+
+    def in_turn(key: str, start: int, size: int) -> Buffer:
+        if key.endswith(".seg"):
+            is_asked.set()
+        else:
+            assert is_asked.wait(30), "nobody has asked for the segment yet"
+        return get_range(key, start, size)
+
+    monkeypatch.setattr(store, "get_range", in_turn)
+    assert make().open_index(SPEC, meta).floor_offset(350) is not None
+
+
+def index_gets(store: ScriptedStore) -> list[str]:
+    """Segments are fetched ahead meanwhile, or not yet."""
+    return [key for key, _, _ in store.gets if key.endswith(".idx")]
 
 
 def test_a_bad_cached_head_is_fetched_anew(make: Make, store: ScriptedStore) -> None:
