@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from firnmq.config import StoreConfig, TieringConfig, TopicConfig
@@ -14,6 +14,7 @@ from firnmq.server import LocalStore
 from firnmq.server.tier import open_object_store
 from firnmq.tiering.mover import TierMover
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
+from firnmq.tiering.stores.api import every_key
 from tests.conformance.lab import Lab, Shard
 
 
@@ -49,7 +50,9 @@ class FailingStore:
         self._plan.count(self.url)
         self._inner.delete(keys)
 
-    def sweep(self, prefix: str, *, before_ms: int) -> int:
+    def sweep(
+        self, prefix: str, *, before_ms: int, is_meant: Callable[[str], bool] = every_key
+    ) -> int:
         self._plan.count(self.url)
         return self._inner.sweep(prefix, before_ms=before_ms)
 

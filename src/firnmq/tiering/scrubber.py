@@ -177,7 +177,11 @@ class Scrubber:
         if not dry_run:
             for at in range(0, len(old), _DELETE_AT_ONCE):
                 self._store.delete([each.key for each in old[at : at + _DELETE_AT_ONCE]])
-            swept_count = self._store.sweep("", before_ms=now_ms - max(grace_ms, _SWEEP_MS))
+            swept_count = self._store.sweep(
+                "",
+                before_ms=now_ms - max(grace_ms, _SWEEP_MS),
+                is_meant=self._is_ours,
+            )
         return ScrubReport(
             is_dry_run=dry_run,
             object_count=len(listed),

@@ -15,6 +15,7 @@ from firnmq.server import LocalStore, Store, TopicHandle
 from firnmq.tiering.keys import parse
 from firnmq.tiering.mover import TierMover
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
+from firnmq.tiering.stores.api import every_key
 
 TOPIC = "history"
 FIRST_MS = 1_700_000_000_000
@@ -177,8 +178,14 @@ class Wrapped:
     def delete(self, keys: Sequence[str]) -> None:
         self._do("delete", ",".join(keys), lambda: self.inner.delete(keys))
 
-    def sweep(self, prefix: str, *, before_ms: int) -> int:
-        return self._do("sweep", prefix, lambda: self.inner.sweep(prefix, before_ms=before_ms))
+    def sweep(
+        self, prefix: str, *, before_ms: int, is_meant: Callable[[str], bool] = every_key
+    ) -> int:
+        return self._do(
+            "sweep",
+            prefix,
+            lambda: self.inner.sweep(prefix, before_ms=before_ms, is_meant=is_meant),
+        )
 
     def close(self) -> None:
         self.inner.close()

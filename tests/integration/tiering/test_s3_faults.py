@@ -136,7 +136,9 @@ def test_what_could_not_be_aborted_is_swept(scene: Scene) -> None:
     assert scene.keys() == []
     assert scene.direct.sweep("folder", before_ms=1_000_000) == 0
     assert scene.direct.sweep("other", before_ms=1 << 50) == 0
-    assert scene.direct.sweep("folder", before_ms=1 << 50) == 1
+    assert scene.direct.sweep("", before_ms=1 << 50, is_meant=lambda key: key == "other") == 0
+    is_it = "folder/big".__eq__
+    assert scene.direct.sweep("folder", before_ms=1 << 50, is_meant=is_it) == 1
     assert scene.direct.sweep("", before_ms=1 << 50) == 0
 
 

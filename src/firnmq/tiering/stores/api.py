@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from firnmq.disk.files import Buffer
@@ -23,6 +23,10 @@ class ObjectInfo(NamedTuple):
     size: int
     e_tag: str | None
     modified_ms: int
+
+
+def every_key(key: str) -> bool:
+    return True
 
 
 class ObjectStore(Protocol):
@@ -75,10 +79,13 @@ class ObjectStore(Protocol):
         """Removes objects; those that are not there are no error."""
         ...
 
-    def sweep(self, prefix: str, *, before_ms: int) -> int:
+    def sweep(
+        self, prefix: str, *, before_ms: int, is_meant: Callable[[str], bool] = every_key
+    ) -> int:
         """Discards what unfinished uploads below a folder left, if begun before; how many.
 
-        Nothing of it is visible as an object, but stores keep it, and charge for it.
+        `is_meant` is asked about the key of each, where there is one: others may use the same
+        bucket. Nothing of it is visible as an object, but stores keep it, and charge for it.
         """
         ...
 

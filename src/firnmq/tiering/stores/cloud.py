@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -26,7 +26,14 @@ from firnmq.errors import (
     StorePackageMissing,
     StoreUnavailable,
 )
-from firnmq.tiering.stores.api import ObjectInfo, byte_length, check_key, check_prefix, check_range
+from firnmq.tiering.stores.api import (
+    ObjectInfo,
+    byte_length,
+    check_key,
+    check_prefix,
+    check_range,
+    every_key,
+)
 from firnmq.tiering.stores.options import StoreOptions
 from firnmq.tiering.stores.s3_uploads import S3Access, UnfinishedUploads
 
@@ -168,14 +175,19 @@ class CloudStore:
             for path in paths:
                 self._delete_one(path)
 
-    def sweep(self, prefix: str, *, before_ms: int) -> int:
+    def sweep(
+        self, prefix: str, *, before_ms: int, is_meant: Callable[[str], bool] = every_key
+    ) -> int:
         """S3 only: the others discard what was never finished by themselves, within a week."""
         prefix = check_prefix(prefix)
         if self._uploads is None or not self._uploads.is_usable:
             return 0
         parts = filter(None, (self._prefix, prefix))
         folder = "".join(f"{part}/" for part in parts)
-        return self._uploads.discard(self.url, folder, before_ms=before_ms)
+        start = len(f"{self._prefix}/") if self._prefix else 0
+        return self._uploads.discard(
+            self.url, folder, before_ms=before_ms, is_meant=lambda key: is_meant(key[start:])
+        )
 
     def close(self) -> None:
         pass

@@ -26,7 +26,14 @@ from firnmq.errors import (
     StorePackageMissing,
     StoreUnavailable,
 )
-from firnmq.tiering.stores.api import ObjectInfo, byte_length, check_key, check_prefix, check_range
+from firnmq.tiering.stores.api import (
+    ObjectInfo,
+    byte_length,
+    check_key,
+    check_prefix,
+    check_range,
+    every_key,
+)
 from firnmq.tiering.stores.options import StoreOptions
 
 if TYPE_CHECKING:
@@ -112,7 +119,9 @@ class HdfsStore:
         for folder in sorted({self._path(key).rpartition("/")[0] for key in keys}, reverse=True):
             self._prune(folder)
 
-    def sweep(self, prefix: str, *, before_ms: int) -> int:
+    def sweep(
+        self, prefix: str, *, before_ms: int, is_meant: Callable[[str], bool] = every_key
+    ) -> int:
         """What is in `.partial/` has no key yet, so the prefix does not matter."""
         check_prefix(prefix)
         statuses = self._statuses(f"{self._root}/{PARTIAL}", recursive=False)

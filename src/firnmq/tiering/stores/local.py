@@ -11,7 +11,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -26,7 +26,14 @@ from firnmq.errors import (
     StoreError,
     StoreUnavailable,
 )
-from firnmq.tiering.stores.api import ObjectInfo, byte_length, check_key, check_prefix, check_range
+from firnmq.tiering.stores.api import (
+    ObjectInfo,
+    byte_length,
+    check_key,
+    check_prefix,
+    check_range,
+    every_key,
+)
 
 PARTIAL = ".partial"
 """No key begins with a dot, so nothing in here is an object."""
@@ -100,7 +107,9 @@ class LocalStore:
             with self._translated(""):
                 self._sync_and_prune(directory)
 
-    def sweep(self, prefix: str, *, before_ms: int) -> int:
+    def sweep(
+        self, prefix: str, *, before_ms: int, is_meant: Callable[[str], bool] = every_key
+    ) -> int:
         """What is in `.partial/` has no key yet, so the prefix does not matter."""
         check_prefix(prefix)
         count = 0

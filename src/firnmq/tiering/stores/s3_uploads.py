@@ -15,13 +15,14 @@ import os
 import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from firnmq.errors import StoreDenied, StoreUnavailable
+from firnmq.tiering.stores.api import every_key
 from firnmq.tiering.stores.options import StoreOptions
 
 _REGION = "us-east-1"
@@ -85,12 +86,17 @@ class UnfinishedUploads:
         *,
         before_ms: int | None = None,
         is_key: bool = False,
+        is_meant: Callable[[str], bool] = every_key,
     ) -> int:
         """Aborts those whose key begins with the prefix, or is it; how many."""
         count = 0
         for found in list(self.begun(url, prefix)):
-            is_meant = found.key == prefix if is_key else found.key.startswith(prefix)
-            if is_meant and (before_ms is None or found.begun_ms < before_ms):
+            is_there = found.key == prefix if is_key else found.key.startswith(prefix)
+            if (
+                is_there
+                and is_meant(found.key)
+                and (before_ms is None or found.begun_ms < before_ms)
+            ):
                 self._request(url, "DELETE", found.key, {"uploadId": found.upload_id})
                 count += 1
         return count
