@@ -150,6 +150,7 @@ class _Reader:
                     return
 
     def _run(self, run: Run, end: int) -> Iterator[pa.RecordBatch]:
+        self._at = max(self._at, run.first_offset)
         earliest = self._min_timestamp_ms
         entries = [
             entry
