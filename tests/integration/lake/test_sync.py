@@ -74,8 +74,8 @@ def files_of(options: dict[str, str]) -> list[str]:
 def test_every_kind_of_record_is_there_once_for_every_reader(
     node: NodeProcess, spark: SparkSession
 ) -> None:
-    """1. A client sends every kind of record with every codec. 2. Spark converts them. 3. PyIceberg,
-    Spark and DuckDB read the same rows as were sent, and still do after another sync."""
+    """1. A client sends every kind of record with every codec. 2. Spark converts them.
+    3. PyIceberg, Spark and DuckDB read what was sent, and still do after another sync."""
     topic = new_topic(node)
     options = options_of(node, topic)
     sent = every_kind(node, topic)
