@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from firnmq.errors import FirnError
+from firnmq.errors import FirnError, NotFound
 from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, OpenCatalog, table_name
 from firnmq.lake.datafiles import appending, iceberg_files
@@ -84,6 +84,12 @@ class CommitGivenUp(FirnError):
         )
         self.table = table
         self.attempts = attempts
+
+
+class NoTable(NotFound):
+    """The topic has no table yet; a sync makes it."""
+
+    kind = "table"
 
 
 class NotALakeTable(FirnError):
@@ -328,7 +334,7 @@ def make_table(
     try:
         catalog.iceberg.create_table(
             (namespace, name),
-            schema=_iceberg_schema(schema),
+            schema=iceberg_schema(schema),
             location=location,
             partition_spec=_partition_spec(partition),
             sort_order=_sort_order(),
@@ -364,7 +370,7 @@ def _partition_spec(partition: str) -> PartitionSpec:
     )
 
 
-def _iceberg_schema(schema: pa.Schema) -> Schema:
+def iceberg_schema(schema: pa.Schema) -> Schema:
     """Columns are numbered first, then what is inside of them, as Iceberg itself does it."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
@@ -421,10 +427,12 @@ __all__ = [
     "Advance",
     "Advanced",
     "CommitGivenUp",
+    "NoTable",
     "NotALakeTable",
     "OtherTopicsTable",
     "TopicTable",
     "find_table",
+    "iceberg_schema",
     "make_table",
     "shard_ends",
     "shard_pending",

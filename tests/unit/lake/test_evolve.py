@@ -76,10 +76,10 @@ def test_columns_are_added_at_every_depth_and_old_rows_show_null(catalog: OpenCa
     table = typed_table(catalog, OLD)
     old = {"n": 1, "one": {"x": 1}, "many": [[{"x": 2}]], "named": {"k": {"x": 3}}}
     add_rows(table, OLD, range(2), old)
-    added = add_columns(table, typed_schema(NEW))
-    assert [each.name for each in added] == [
+    assert [each.name for each in missing_columns(table, typed_schema(NEW))] == [
         *("one.y", "many.element.element.y", "named.value.y", "tag", "more")
     ]
+    add_columns(table, typed_schema(NEW))
     new = {
         "n": 2,
         "one": {"x": 1, "y": "a"},
@@ -116,7 +116,7 @@ def test_columns_are_added_at_every_depth_and_old_rows_show_null(catalog: OpenCa
 def test_the_same_schema_changes_nothing(catalog: OpenCatalog) -> None:
     table = typed_table(catalog, NEW)
     before = table.iceberg.metadata_location
-    assert add_columns(table, typed_schema(NEW)) == []
+    add_columns(table, typed_schema(NEW))
     assert table.reload().iceberg.metadata_location == before
 
 
