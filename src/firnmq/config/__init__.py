@@ -1,5 +1,6 @@
 """Configuration: what a topic and a store can be told, with defaults and limits."""
 
+from firnmq.config.lake import LakeConfig
 from firnmq.config.names import check_topic_name
 from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
 from firnmq.config.sections import Settings
@@ -20,6 +21,7 @@ __all__ = [
     "CleanupPolicy",
     "CompressionType",
     "Durability",
+    "LakeConfig",
     "LogConfig",
     "MemoryOverflow",
     "SecurityConfig",

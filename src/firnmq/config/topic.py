@@ -135,6 +135,9 @@ class TopicConfig:
     """Oldest segments that are in the object store are dropped here while the rest of what is here
     still has this many bytes per shard."""
 
+    lake_required: bool = False
+    """A segment is not dropped by retention before the lake's table has its records."""
+
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
@@ -151,6 +154,13 @@ class TopicConfig:
                 "tiering",
                 "cannot be on with cleanup.policy=compact: objects in the store are never changed, "
                 "and compaction rewrites segments; use cleanup.policy=delete",
+            )
+        is_memory = self.storage_type == StorageType.MEMORY.value
+        if self.lake_required and is_memory and self.memory_overflow is MemoryOverflow.DROP:
+            raise InvalidArgument(
+                "lake.required",
+                "cannot hold for a memory topic, which drops its oldest records when memory is "
+                "full; use memory.overflow=spill",
             )
         lag = self.max_compaction_lag_ms
         if lag is not None and lag < self.min_compaction_lag_ms:
@@ -320,6 +330,7 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "tiering_upload_delay_ms": _number,
     "local_retention_ms": _limit,
     "local_retention_bytes": _limit,
+    "lake_required": _flag,
 }
 
 

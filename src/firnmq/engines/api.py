@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from firnmq.config import TopicConfig
 from firnmq.disk import FileRange, Ticket
@@ -15,6 +15,7 @@ from firnmq.engines.state import ShardSpec
 from firnmq.engines.tier import SealedSource, TierCopy
 from firnmq.engines.transactions import AbortedTransaction
 from firnmq.errors import FirnError
+from firnmq.index import SegmentIndex
 from firnmq.record import Columns, NewRecord, Record, columns_of_records
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from firnmq.engines.shardlog import Append
 
+T = TypeVar("T")
 READ_RECORDS_DEFAULT = 1000
 READ_BYTES_DEFAULT = 8 * 1024 * 1024
 
@@ -132,6 +134,34 @@ class ShardStatus:
     failure: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class SurveyedSegment:
+    """A segment as a planner of reads sees it: [meta.base_offset, end_offset), `length` bytes."""
+
+    meta: SegmentMeta
+    end_offset: int
+    length: int
+    path: str | None
+    """A file that holds exactly its bytes, if there is one."""
+    index: SegmentIndex
+
+
+class Survey(NamedTuple):
+    """Everything that readers of a shard's own bytes have to know, at one moment."""
+
+    spec: ShardSpec
+    start_offset: int
+    end_offset: int
+    stable_offset: int
+    segments: tuple[SurveyedSegment, ...]
+    holes: frozenset[int]
+    """Offsets of deleted records."""
+    dead_keys: dict[bytes, int]
+    """Records with the key and an offset below the number are deleted."""
+    aborted: tuple[AbortedTransaction, ...]
+    """Transactions below the stable offset that do not count."""
+
+
 @dataclass(slots=True, kw_only=True)
 class CompactionCounts:
     """What compaction has done so far. Owned by the thread that compacts."""
@@ -223,6 +253,8 @@ class Engine(Protocol):
         *,
         committed: bool = True,
     ) -> int: ...
+
+    def survey(self, shard: str, judge: Callable[[Survey], T]) -> T: ...
 
     def delete_by_key(self, shard: str, key: bytes) -> None: ...
 

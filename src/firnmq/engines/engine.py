@@ -21,6 +21,7 @@ from firnmq.engines.api import (
     RawPage,
     ShardStatus,
     StoredPage,
+    Survey,
 )
 from firnmq.engines.compactor import Compactor
 from firnmq.engines.retention import expired_end, has_expired
@@ -322,6 +323,10 @@ class LogEngine:
     ) -> int:
         return self._reader(shard).offset_by_time(timestamp_ms, strategy, committed=committed)
 
+    def survey(self, shard: str, judge: Callable[[Survey], T]) -> T:
+        """What `judge` makes of the shard; it is called anew if segments are replaced meanwhile."""
+        return self._reader(shard).survey(judge)
+
     # Changing what is there -----------------------------------------------------------------------
 
     def delete_by_key(self, shard: str, key: bytes) -> None:
@@ -501,7 +506,8 @@ class LogEngine:
         if log.must_roll_by_age(now_ms) or is_old:
             _roll(log)
         metas = [segment.meta for segment in log.segments]
-        end = expired_end(metas, config, log.tail.position, now_ms)
+        lake_end = self._state.lake_end(log.spec.uid) if config.lake_required else None
+        end = expired_end(metas, config, log.tail.position, now_ms, lake_end)
         # Sealed segments below the start go too: they were active when it was moved past them.
         log.move_start(log.view.start_offset if end is None else end)
 

@@ -9,12 +9,17 @@ from firnmq.engines.segments import SegmentMeta, SegmentState
 
 
 def expired_end(
-    segments: Sequence[SegmentMeta], config: TopicConfig, active_bytes: int, now_ms: int
+    segments: Sequence[SegmentMeta],
+    config: TopicConfig,
+    active_bytes: int,
+    now_ms: int,
+    lake_end: int | None = None,
 ) -> int | None:
     """End offset of the last segment to drop, None if all stay.
 
     Segments go from the oldest on and without a gap: the first that stays ends the search, even
-    if a later one has only older records.
+    if a later one has only older records. One that ends beyond `lake_end` stays: the lake's table
+    does not have it yet.
     """
     remaining = active_bytes + sum(meta.length for meta in segments if meta.is_sealed)
     end: int | None = None
@@ -23,6 +28,8 @@ def expired_end(
             break
         remaining -= meta.length
         if not (_is_too_old(meta, config, now_ms) or _is_too_much(remaining, config)):
+            break
+        if lake_end is not None and meta.end_offset > lake_end:
             break
         end = meta.end_offset
     return end

@@ -100,6 +100,9 @@ class ShardCatalog(Protocol):
     def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
         """Removes descriptions of dropped segments."""
 
+    def lake_end(self, uid: int) -> int:
+        """End of what the lake's table has of the shard; 0 if nobody has said."""
+
     def segment(self, uid: int, seq: int) -> SegmentMeta | None:
         """One segment as it is now."""
 
@@ -133,6 +136,7 @@ class ShardState:
         self.chain = catalog.chain
         self.active_seq = catalog.active_seq
         self.start_offset = catalog.start_offset
+        self.lake_end = catalog.lake_end
         self.segment = catalog.segment
         self.producers = catalog.producers
         self.change_copy = catalog.change_copy

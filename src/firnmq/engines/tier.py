@@ -73,7 +73,11 @@ class ColdMedium(Protocol):
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
 
-    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex: ...
+    def open_index(
+        self, spec: ShardSpec, meta: SegmentMeta, *, fetches: bool = True
+    ) -> SegmentIndex:
+        """`fetches`: whether a lookup by offset has the bytes there fetched as well, since whoever
+        asks is about to read them."""
 
     def forget(self, meta: SegmentMeta) -> None:
         """Drops what is cached of a segment."""

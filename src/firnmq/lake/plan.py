@@ -41,22 +41,30 @@ class ObjectPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One segment, or the part of it that exists: offsets [base_offset, end_offset)."""
+    """One segment, or the part of it that is wanted: offsets [base_offset, end_offset)."""
 
     base_offset: int
     end_offset: int
     is_sealed: bool
     length: int
-    """Bytes; of an active segment those at the moment of the plan."""
+    """Bytes from `position` on; of an active segment those at the moment of the plan."""
+    position: int = 0
+    """Where in the file or object the batch of `base_offset` begins."""
     crc: int | None = None
-    """CRC32C of all bytes of a sealed one."""
+    """CRC32C of all bytes of a sealed one, where this is all of it."""
     max_timestamp_ms: int = -1
     """-1: not known."""
     has_gaps: bool = False
     """Records were removed by compaction: batches need not follow each other."""
     path: str | None = None
     """A file on the node's machine that holds exactly its bytes, if there is one."""
+    file_id: str | None = None
+    """Tells that file from others of the same name (see lake/machine.py)."""
+    file_length: int | None = None
+    """What a sealed segment's file has in all."""
     object: ObjectPlace | None = None
+    points: tuple[tuple[int, int], ...] = ()
+    """Offset and position of some batches in a large segment, where it may be divided."""
 
 
 class AbortedRange(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

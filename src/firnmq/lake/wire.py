@@ -14,6 +14,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeVar
 
 from firnmq.errors import FirnError, InvalidArgument, OffsetOutOfRange, TopicNotFound
@@ -29,7 +31,10 @@ HTTP_URL: Final = "firn.http.url"
 _FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _READ_COMMITTED: Final = 1
-_BROKER_RESOURCE: Final = 4
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
+_MEANING: Final = ("tag.headers", "expire.header", "ttl.ms")
+_NONE: Final = ("-1", "none", None)
+"""How Kafka writes, and how we write, that there is none."""
 _FETCH_VERSION_MAX: Final = 11
 """Topics by name; later ones have compact encodings, and then ids in place of names."""
 _METADATA_VERSION_MAX: Final = 12
@@ -427,25 +432,36 @@ class WireClient:
 
     def broker_config(self, name: str, address: str | None = None) -> str | None:
         """A setting that a node shows to its clients, None if it has none of this name."""
-        from kafka.protocol.admin import DescribeConfigsRequest
         from kafka.protocol.metadata import MetadataRequest
 
         brokers = self.call(MetadataRequest(topics=[]), address, version_max=7).brokers
         if not brokers:
             return None
+        node = str(brokers[0].node_id)
+        return self._configs(_BROKER_RESOURCE, node, [name], address).get(name)
+
+    def topic_options(self, topic: str) -> dict[str, str | None]:
+        """A topic's options that say what its records mean, None where there is no limit."""
+        found = self._configs(_TOPIC_RESOURCE, topic, list(_MEANING))
+        return {name: None if text in _NONE else text for name, text in found.items()}
+
+    def _configs(
+        self, kind: int, name: str, keys: list[str], address: str | None = None
+    ) -> dict[str, str | None]:
+        from kafka.protocol.admin import DescribeConfigsRequest
+
         resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_BROKER_RESOURCE,
-            resource_name=str(brokers[0].node_id),
-            configuration_keys=[name],
+            resource_type=kind, resource_name=name, configuration_keys=keys
         )
         request = DescribeConfigsRequest(
             resources=[resource], include_synonyms=False, include_documentation=False
         )
-        for result in self.call(request, address, version_max=3).results:
-            for config in result.configs or ():
-                if config.name == name:
-                    return str(config.value) if config.value is not None else None
-        return None
+        result = self.call(request, address, version_max=3).results[0]
+        if result.error_code in _UNKNOWN_TOPIC:
+            raise TopicNotFound(name)
+        if result.error_code:
+            raise NodeRefused(f"configs of {name!r}", result.error_code, result.error_message)
+        return {each.name: each.value for each in result.configs}
 
     def _connection(self, address: str | None) -> Connection:
         if address is not None:
@@ -464,14 +480,22 @@ class WireClient:
         raise failure
 
     def _connect(self, address: str) -> Connection:
-        with warnings.catch_warnings():
-            # kafka-python loads its schemas in a way that Python 3.11 deprecates.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            connection = Connection(
-                address, self._security, client_id=self._client_id, timeout_s=self._timeout_s
-            )
+        load_protocol()
+        connection = Connection(
+            address, self._security, client_id=self._client_id, timeout_s=self._timeout_s
+        )
         self._connections[address] = connection
         return connection
+
+
+@cache
+def load_protocol() -> None:
+    """Imports kafka-python's protocol, which loads its schemas in a way that newer Pythons
+    deprecate; whoever uses its classes need not hear of that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for name in ("admin", "consumer", "metadata", "producer", "sasl"):
+            import_module(f"kafka.protocol.{name}")
 
 
 def patiently(call: Callable[[], T], *, timeout_s: float = 30.0) -> T:

@@ -19,6 +19,7 @@ from firnmq.meta.api import Entry
 
 TOPICS, SHARDS, SEGMENTS, NODES = "topics/", "shards/", "segments/", "nodes/"
 TIER_GRAVES = "tier_graves/"
+LAKE = "lake/"
 INCARNATIONS = "incarnations/"
 NEXT_UID = "counters/next_shard_uid"
 
@@ -121,6 +122,14 @@ class GraveRecord(Record, frozen=True, kw_only=True):
     buried_ms: int
 
 
+class LakeRecord(Record, frozen=True, kw_only=True):
+    """How far a shard's records are in its topic's table."""
+
+    end: int
+    """First offset that is not there."""
+    changed_ms: int
+
+
 class NodeRecord(Record, frozen=True, kw_only=True):
     node: int
     incarnation: int
@@ -143,6 +152,10 @@ def topic_key(name: str) -> str:
 
 def shard_key(name: str) -> str:
     return f"{SHARDS}{name}"
+
+
+def lake_key(shard: str) -> str:
+    return f"{LAKE}{shard}"
 
 
 def segments_prefix(shard: str) -> str:

@@ -38,6 +38,7 @@ from firnmq.meta.records import (
     TOPICS,
     Counter,
     GraveRecord,
+    LakeRecord,
     Record,
     SegmentRecord,
     ShardRecord,
@@ -45,6 +46,7 @@ from firnmq.meta.records import (
     config_of,
     decode,
     encode,
+    lake_key,
     segment_key,
     segment_seq_of,
     segments_prefix,
@@ -186,6 +188,8 @@ class MetaShards:
                     record = decode(entry, SegmentRecord)
                     if record.tier is not None:
                         graves[entry.key] = self._grave(name, entry.key, record, record.tier)
+            if self._store.get(lake_key(name)) is not None:
+                keys.append(lake_key(name))
             shard_entry = self._store.get(shard_key(name))
             if shard_entry is not None:
                 # Last, so that what a crash leaves can be removed again.
@@ -215,6 +219,36 @@ class MetaShards:
         keys = [_grave_key(segment_key(each.shard, each.seq)) for each in graves]
         for part in _parts(keys, self._store.txn_ops_max):
             self._txn([], {}, part)
+
+    # The lake -----------------------------------------------------------------------------------
+
+    def lake_end(self, uid: int) -> int:
+        """End of what the lake's table has of the shard; 0 if nobody has said."""
+        entry = self._store.get(lake_key(self._name(uid)))
+        return 0 if entry is None else decode(entry, LakeRecord).end
+
+    def move_lake_end(self, uid: int, end: int) -> int:
+        """Moves that end, never back; where it is now."""
+        name = self._name(uid)
+        key = lake_key(name)
+        while True:
+            shard = self._store.get(shard_key(name))
+            if shard is None:
+                raise ShardNotFound(name, within="the metadata")
+            entry = self._store.get(key)
+            before = 0 if entry is None else decode(entry, LakeRecord).end
+            if end <= before:
+                return before
+            compare = Compare.absent(key) if entry is None else Compare.unchanged(entry)
+            # The shard must stay: nobody would remove the record of one that is gone.
+            compares = [self._node.guard, compare, Compare.unchanged(shard)]
+            record = LakeRecord(end=end, changed_ms=self._now())
+            try:
+                self._store.txn(compares, {key: encode(record)})
+            except TxnConflict as conflict:
+                self._judge(conflict)
+                continue  # Another sync came first, or the shard has rolled.
+            return end
 
     # Segment chains -----------------------------------------------------------------------------
 

@@ -267,6 +267,14 @@ class ScrubRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Orphans younger than this stay; the node's setting if none is given."""
 
 
+class LakeProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a topic's records are in its table."""
+
+    topic_id: str
+    ends: dict[int, int]
+    """Shard → first offset that is not in the table."""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     node_id: int

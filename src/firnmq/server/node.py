@@ -17,6 +17,7 @@ from firnmq.brokers.kafka.security import Authenticator, UserStore
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoordinator
 from firnmq.eventlog import EventLogger
+from firnmq.lake.wire import HTTP_URL
 from firnmq.server.admin.listener import AdminListener
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.local import LocalStore
@@ -79,6 +80,7 @@ class Node:
             clock=local.clock,
             authenticator=self._authenticator(users),
             tls=tls,
+            shown={} if self.admin is None else {HTTP_URL: self.admin.url},
         )
         await self.broker.start()
         self._stack.push_async_callback(self.broker.stop)

@@ -11,6 +11,7 @@ from firnmq.brokers.kafka.groups import GroupConfig
 from firnmq.brokers.kafka.transactions import TransactionConfig
 from firnmq.config import (
     AdminConfig,
+    LakeConfig,
     LogConfig,
     SecurityConfig,
     Settings,
@@ -23,7 +24,7 @@ from firnmq.errors import InvalidArgument
 
 _SECTIONS = (
     *("store", "kafka", "groups", "transactions", "topic_defaults"),
-    *("admin", "security", "log", "tiering"),
+    *("admin", "security", "log", "tiering", "lake"),
 )
 
 
@@ -38,6 +39,7 @@ class NodeConfig:
     security: SecurityConfig = field(default_factory=SecurityConfig)
     log: LogConfig = field(default_factory=LogConfig)
     tiering: TieringConfig = field(default_factory=TieringConfig)
+    lake: LakeConfig = field(default_factory=LakeConfig)
 
     def exposures(self) -> list[str]:
         """What strangers could do, if anything; InvalidArgument unless that is allowed."""
@@ -82,6 +84,7 @@ def load_node_config(
         security=settings.section("security", SecurityConfig, prefix="SECURITY_"),
         log=settings.section("log", LogConfig, prefix="LOG_"),
         tiering=settings.section("tiering", TieringConfig, prefix="TIERING_"),
+        lake=settings.section("lake", LakeConfig, prefix="LAKE_"),
     )
 
 

@@ -89,9 +89,10 @@ class ColdStorage:
         self._opened[spec.name, meta.base_offset] = opened
         return opened
 
-    def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> ColdIndex:
+    def open_index(self, spec: ShardSpec, meta: SegmentMeta, *, fetches: bool = True) -> ColdIndex:
         source = _IndexObject(self._cache, meta)
-        return ColdIndex(source, meta, self._heads, _Fetcher(self._cache, meta))
+        fetcher = _Fetcher(self._cache, meta) if fetches else None
+        return ColdIndex(source, meta, self._heads, fetcher)
 
     def prime(self, meta: SegmentMeta, index_head: Buffer) -> None:
         """Takes in an index's head, so that the first cold read need not fetch it.

@@ -140,15 +140,19 @@ def choose_cluster(store: ObjectStore, wanted: str | None) -> str:
     return found.pop()
 
 
-def find_cluster(store: ObjectStore, cluster: str, *, skip_gaps: bool = False) -> FoundCluster:
-    """Reads every manifest of the cluster. GapsFound unless gaps are to be skipped."""
-    return _Finder(store, cluster).find(skip_gaps=skip_gaps)
+def find_cluster(
+    store: ObjectStore, cluster: str, *, skip_gaps: bool = False, topic: str | None = None
+) -> FoundCluster:
+    """Reads every manifest of the cluster, or of one of its topics. GapsFound unless gaps are to be
+    skipped."""
+    return _Finder(store, cluster, topic).find(skip_gaps=skip_gaps)
 
 
 class _Finder:
-    def __init__(self, store: ObjectStore, cluster: str) -> None:
+    def __init__(self, store: ObjectStore, cluster: str, topic: str | None = None) -> None:
         self._store = store
         self._cluster = cluster
+        self._topic = topic
         self._passed_over: list[str] = []
         self._damaged: list[tuple[str, str]] = []
         """Names of objects that would be needed and that nothing else can replace, with reasons."""
@@ -200,7 +204,9 @@ class _Finder:
         keys: dict[str, list[tuple[int, ObjectInfo]]] = {}
         for info in self._store.list(cluster_manifest_prefix(self._cluster)):
             parsed = parse_manifest(info.key)
-            if parsed is not None and (parsed.shard is None) is is_topic:
+            if parsed is None or self._topic not in (None, parsed.topic):
+                continue
+            if (parsed.shard is None) is is_topic:
                 keys.setdefault(_subject(parsed), []).append((parsed.number, info))
         read = self._map(lambda found: self._newest(kind, found), keys.values())
         return {

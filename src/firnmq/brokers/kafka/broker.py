@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -83,7 +83,9 @@ class KafkaBroker:
         clock: Clock,
         authenticator: Authenticator | None = None,
         tls: ssl.SSLContext | None = None,
+        shown: Mapping[str, str] | None = None,
     ) -> None:
+        """`shown`: what clients that describe the broker are told beside its settings."""
         self._config = config
         self._connections: set[KafkaConnection] = set()
         self._left_behind: set[asyncio.Task[None]] = set()
@@ -112,7 +114,7 @@ class KafkaBroker:
                 storage, group_offsets, coordinator, clock, transaction_coordinator
             ),
             topic=TopicHandler(storage, config),
-            configs=ConfigHandler(storage, config),
+            configs=ConfigHandler(storage, config, shown),
             producer=ProducerHandler(producer_ids, transaction_coordinator),
             transaction=TransactionHandler(storage, transaction_coordinator, coordinator, clock),
         )

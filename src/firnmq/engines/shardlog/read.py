@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage
+from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage, Survey
 from firnmq.engines.segments import Segment, SegmentGone
 from firnmq.engines.shardlog.batches import (
     check_base,
@@ -19,6 +19,7 @@ from firnmq.engines.shardlog.batches import (
 )
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, CHUNK_BYTES_MIN, Run, SegmentScan
+from firnmq.engines.shardlog.survey import survey_of
 from firnmq.engines.shardlog.view import View, length_of, may_expire, segment_number
 from firnmq.errors import (
     Corruption,
@@ -331,6 +332,12 @@ class LogReader:
                 if len(columns):
                     return int(columns.offsets[0])
         return None
+
+    # As a whole -----------------------------------------------------------------------------------
+
+    def survey(self, judge: Callable[[Survey], T]) -> T:
+        """What `judge` makes of the log's segments, its deletions and its aborted transactions."""
+        return self._steadily(lambda view: judge(survey_of(self._log, view)))
 
     # Shared ---------------------------------------------------------------------------------------
 

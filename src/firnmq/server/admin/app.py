@@ -18,6 +18,7 @@ from firnmq.errors import FirnError, InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.server.admin.errors import Refused, status_of
 from firnmq.server.admin.groups import GroupAdmin
+from firnmq.server.admin.lake import LakeAdmin
 from firnmq.server.admin.metrics import CONTENT_TYPE, Metrics
 from firnmq.server.admin.openapi import openapi
 from firnmq.server.admin.parts import NodeParts
@@ -29,6 +30,8 @@ from firnmq.server.documents import Failure, Health
 
 _JSON = "application/json"
 _CHANGES = ("POST", "PUT", "PATCH")
+_NO_CHANGES = ("/records", "/plan")
+"""Ends of paths whose calls are not logged: records are too many, and plans change nothing."""
 _WITH_SLASHES = ("{group}", "{user}")
 
 _log = EventLogger("admin")
@@ -41,6 +44,7 @@ def admin_app(parts: NodeParts, token: bytes | None) -> Starlette:
         groups,
         UserAdmin(parts.users),
         TierAdmin(parts),
+        LakeAdmin(parts),
         lambda: node_status(parts),
     )
     metrics = Metrics(parts, groups)
@@ -101,7 +105,7 @@ class _Guard:
             path = {name: str(value) for name, value in request.path_params.items()}
             call = Call(path=path, query=dict(request.query_params), body=body)
             result = await endpoint.answer(call)
-            if request.method != "GET" and not request.url.path.endswith("/records"):
+            if request.method != "GET" and not request.url.path.endswith(_NO_CHANGES):
                 _log.info("admin_change", method=request.method, path=request.url.path)
             return _json(result)
 

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from firnmq.errors import InvalidArgument
+from firnmq.lake.plan import Plan, Wanted
 from firnmq.server.admin.groups import GroupAdmin
+from firnmq.server.admin.lake import LakeAdmin
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.admin.tier import TierAdmin
 from firnmq.server.admin.topics import TopicAdmin
@@ -18,6 +20,7 @@ from firnmq.server.documents import (
     GroupDeleted,
     GroupDescription,
     GroupSummary,
+    LakeProgress,
     NewPassword,
     NewRecords,
     NewTopic,
@@ -81,6 +84,7 @@ def endpoints(
     groups: GroupAdmin,
     users: UserAdmin,
     tier: TierAdmin,
+    lake: LakeAdmin,
     status: Callable[[], NodeStatus],
 ) -> list[Endpoint]:
     return [
@@ -96,6 +100,7 @@ def endpoints(
         *_group_endpoints(groups),
         *_user_endpoints(users),
         *_tier_endpoints(tier),
+        *_lake_endpoints(lake),
     ]
 
 
@@ -274,6 +279,34 @@ def _tier_endpoints(tier: TierAdmin) -> list[Endpoint]:
             takes=ScrubRequest,
             gives=ScrubReport,
             answer=lambda call: tier.scrub(call.body),
+        ),
+    ]
+
+
+def _lake_endpoints(lake: LakeAdmin) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="POST",
+            path="/v1/topics/{topic}/plan",
+            summary="What of a topic there is to read, and from where.",
+            takes=Wanted,
+            gives=Plan,
+            answer=lambda call: lake.plan(call.path["topic"], call.body),
+        ),
+        Endpoint(
+            method="GET",
+            path="/v1/topics/{topic}/lake",
+            summary="How far a topic's records are in its table.",
+            gives=LakeProgress,
+            answer=lambda call: lake.progress(call.path["topic"]),
+        ),
+        Endpoint(
+            method="PUT",
+            path="/v1/topics/{topic}/lake",
+            summary="Note how far they are; an end never goes back.",
+            takes=LakeProgress,
+            gives=LakeProgress,
+            answer=lambda call: lake.move(call.path["topic"], call.body),
         ),
     ]
 

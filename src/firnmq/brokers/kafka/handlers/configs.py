@@ -70,9 +70,13 @@ def is_default(name: str, config: TopicConfig) -> bool:
 
 
 class ConfigHandler:
-    def __init__(self, storage: KafkaStorage, config: KafkaConfig) -> None:
+    def __init__(
+        self, storage: KafkaStorage, config: KafkaConfig, shown: Mapping[str, str] | None = None
+    ) -> None:
+        """`shown`: what clients are told of the broker beside its own settings."""
         self._storage = storage
         self._config = config
+        self._shown = shown or {}
 
     async def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = [self._describe(each, request) for each in request.resources]
@@ -184,6 +188,7 @@ class ConfigHandler:
             "num.partitions": str(self._config.auto_create_shards),
             "message.max.bytes": str(self._config.topic_defaults.max_batch_bytes),
             "broker.id": str(self._config.node_id),
+            **self._shown,
         }
 
 

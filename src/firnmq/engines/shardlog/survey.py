@@ -1,0 +1,37 @@
+"""A log as a planner of reads sees it."""
+
+from __future__ import annotations
+
+import os
+
+from firnmq.engines.api import Survey, SurveyedSegment
+from firnmq.engines.segments import Segment
+from firnmq.engines.shardlog.log import ShardLog
+from firnmq.engines.shardlog.view import View, length_of
+
+
+def survey_of(log: ShardLog, view: View) -> Survey:
+    """Deletions are taken after the view: those that came in between hide what it shows."""
+    return Survey(
+        spec=log.spec,
+        start_offset=view.start_offset,
+        end_offset=view.end_offset,
+        stable_offset=view.stable_offset,
+        segments=tuple(_surveyed(log, view, segment) for segment in view.segments),
+        holes=frozenset(log.holes),
+        dead_keys=dict(log.dead_keys),
+        aborted=tuple(view.aborted.overlapping(view.start_offset, view.stable_offset)),
+    )
+
+
+def _surveyed(log: ShardLog, view: View, segment: Segment) -> SurveyedSegment:
+    meta, index, cold = segment.meta, segment.index, log.backend.cold
+    if not meta.is_local and cold is not None:
+        index = cold.open_index(log.spec, meta, fetches=False)  # Planning reads no records.
+    return SurveyedSegment(
+        meta,
+        meta.end_offset if meta.is_sealed else view.end_offset,
+        length_of(view, segment),
+        os.path.abspath(segment.bytes.where) if segment.bytes.is_file else None,
+        index,
+    )

@@ -1,0 +1,255 @@
+"""From a shard's survey to its plan: which segments may hold what is wanted, and where they are.
+
+What an index rules out is left out, and what it says about where to begin is used; whatever it
+cannot answer stays in, since readers drop what is not wanted anyway. Segments that are only in the
+object store are asked about at the same time, for each answer is a round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+
+from firnmq.adapter import Topic
+from firnmq.engines.api import Engine, Survey, SurveyedSegment
+from firnmq.errors import NoObjectStore, ShardNotFound, StoreError
+from firnmq.index import Point, SegmentIndex
+from firnmq.lake.machine import file_id_of, machine_id
+from firnmq.lake.plan import (
+    OFFSET_END,
+    AbortedRange,
+    ObjectPlace,
+    Plan,
+    SegmentPlan,
+    ShardPlan,
+    StorePlace,
+    TablePlace,
+    Wanted,
+)
+
+NAMESPACE: Final = "topics"
+
+PART_BYTES: Final = 32 * 1024 * 1024
+"""About how far apart the points are at which a segment may be divided."""
+_COLD_AT_ONCE: Final = 16
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def plan_topic(
+    topic: Topic,
+    engine: Engine,
+    wanted: Wanted,
+    *,
+    cluster: str,
+    leader: str | None,
+    made_ms: int,
+    store: StorePlace | None = None,
+    table: TablePlace | None = None,
+) -> Plan:
+    """What there is to read of a topic that an engine of this process keeps. Blocks."""
+    shards = range(topic.shard_count) if wanted.shards is None else wanted.shards
+    for shard in shards:
+        if not 0 <= shard < topic.shard_count:
+            raise ShardNotFound(str(shard), within=f"topic {topic.name!r}")
+    return Plan(
+        cluster=cluster,
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        made_ms=made_ms,
+        options=topic.config.options(),
+        machine=machine_id(),
+        store=store,
+        table=table,
+        shards=tuple(
+            engine.survey(
+                topic.shard_name(shard), partial(plan_shard, shard, wanted=wanted, leader=leader)
+            )
+            for shard in shards
+        ),
+    )
+
+
+def table_name(topic: str) -> str:
+    """What a topic's table is called in the catalog: dots would be namespaces there."""
+    return f"{NAMESPACE}.{topic.replace('.', '_')}"
+
+
+def plan_shard(shard: int, survey: Survey, wanted: Wanted, leader: str | None) -> ShardPlan:
+    """What there is to read of one shard. Blocks where indexes are in the object store."""
+    found = segment_plans(shard, survey, wanted)
+    overlapping = (found[0].base_offset, found[-1].end_offset) if found else (0, 0)
+    return ShardPlan(
+        shard=shard,
+        start_offset=survey.start_offset,
+        end_offset=survey.stable_offset,
+        leader=leader,
+        segments=tuple(found),
+        holes=tuple(sorted(survey.holes)),
+        dead_keys=tuple(sorted(survey.dead_keys.items())),
+        aborted=tuple(
+            AbortedRange(
+                producer_id=each.producer_id,
+                first_offset=each.first_offset,
+                marker_offset=each.last_offset,
+            )
+            for each in survey.aborted
+            if each.last_offset >= overlapping[0] and each.first_offset < overlapping[1]
+        ),
+    )
+
+
+def segment_plans(shard: int, survey: Survey, wanted: Wanted) -> list[SegmentPlan]:
+    """Segments that may hold something wanted, in order."""
+    start = max(survey.start_offset, wanted.start_offsets.get(shard, 0))
+    end = min(survey.stable_offset, wanted.end_offsets.get(shard, OFFSET_END))
+    config = survey.spec.config
+    judge = _Judge(wanted, start, end, has_keys=config.index_key, has_tags=config.index_tag)
+    inside = [
+        each
+        for each in survey.segments
+        if each.length > 0
+        and each.meta.base_offset < end
+        and each.end_offset > start
+        and not judge.is_too_old(each)
+    ]
+    near = [each for each in inside if each.meta.is_local]
+    far = [each for each in inside if not each.meta.is_local]
+    judged = dict(zip(map(_seq, near), map(judge.plan, near), strict=True))
+    if far:
+        judged.update(zip(map(_seq, far), _at_once(judge.plan, far), strict=True))
+    return [plan for each in inside if (plan := judged[_seq(each)]) is not None]
+
+
+class _Judge:
+    """Asks a segment's indexes about what is wanted."""
+
+    def __init__(
+        self, wanted: Wanted, start: int, end: int, *, has_keys: bool, has_tags: bool
+    ) -> None:
+        self._start = start
+        self._end = end
+        self._earliest_ms = wanted.min_timestamp_ms
+        self._keys = wanted.keys if has_keys else None
+        self._tags = wanted.tags if has_tags else None
+
+    def is_too_old(self, segment: SurveyedSegment) -> bool:
+        """Whether every record is older than what is wanted."""
+        is_known = segment.meta.is_sealed
+        earliest = self._earliest_ms
+        return is_known and earliest is not None and segment.meta.max_timestamp < earliest
+
+    def plan(self, segment: SurveyedSegment) -> SegmentPlan | None:
+        """The part of the segment that may hold something wanted; None if there is none."""
+        whole = _whole(segment, self._start, self._end)
+        try:
+            return self._narrowed(whole, segment.index)
+        except (StoreError, NoObjectStore):
+            return whole  # Its index cannot be asked now; it may hold anything.
+
+    def _narrowed(self, plan: SegmentPlan, index: SegmentIndex) -> SegmentPlan | None:
+        begin = Point(plan.base_offset, plan.position)
+        end = plan.end_offset
+        if self._keys is not None:
+            hits = [hit.offset for key in self._keys if (hit := index.newest_of_key(key))]
+            if max(hits, default=-1) < self._start:
+                return None
+            end = min(end, max(hits) + 1)
+        if self._tags is not None:
+            tagged = [point for tag in self._tags if (point := _first_tagged(index, tag, self))]
+            if not tagged:
+                return None
+            begin = max(begin, min(tagged))
+        if self._start > begin.offset:
+            begin = max(begin, index.floor_offset(self._start) or begin)
+        if self._earliest_ms is not None:
+            begin = max(begin, index.floor_time(self._earliest_ms) or begin)
+        if begin.offset >= end:
+            return None
+        is_whole = begin.position == plan.position
+        return msgspec.structs.replace(
+            plan,
+            base_offset=begin.offset,
+            end_offset=end,
+            position=begin.position,
+            length=plan.length - (begin.position - plan.position),
+            crc=plan.crc if is_whole else None,
+            points=_points(index, plan, begin, end),
+        )
+
+    @property
+    def start(self) -> int:
+        return self._start
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+
+def _first_tagged(index: SegmentIndex, tag: str, judge: _Judge) -> Point | None:
+    """The first batch that has a record with the tag from the start on, and begins before the
+    end."""
+    for hit in index.tagged(tag.encode("utf-8", "surrogateescape"), judge.start):
+        if hit.base_offset >= judge.end:
+            return None
+        if hit.last_offset >= judge.start:
+            return Point(hit.base_offset, hit.position)
+    return None
+
+
+def _whole(segment: SurveyedSegment, start: int, end: int) -> SegmentPlan:
+    meta = segment.meta
+    copy = meta.tier if meta.tier is not None and meta.tier.is_done else None
+    file_id = None if segment.path is None else file_id_of(segment.path)
+    return SegmentPlan(
+        base_offset=meta.base_offset,
+        end_offset=min(segment.end_offset, end),
+        is_sealed=meta.is_sealed,
+        length=segment.length,
+        crc=meta.crc if meta.is_sealed else None,
+        max_timestamp_ms=meta.max_timestamp,
+        has_gaps=meta.has_gaps,
+        path=None if file_id is None else segment.path,
+        file_id=file_id,
+        file_length=meta.length if meta.is_sealed and file_id is not None else None,
+        object=None
+        if copy is None
+        else ObjectPlace(
+            key=copy.key,
+            index_length=copy.index_length,
+            index_head_length=copy.index_head_length,
+        ),
+    )
+
+
+def _points(
+    index: SegmentIndex, plan: SegmentPlan, begin: Point, end: int
+) -> tuple[tuple[int, int], ...]:
+    """Batches about every PART_BYTES, by the offsets at which they are to be expected."""
+    stop = plan.position + plan.length
+    count = (stop - begin.position) // PART_BYTES
+    if count < 2:
+        return ()
+    found = []
+    last = begin
+    for number in range(1, count):
+        expected = begin.offset + (end - begin.offset) * number // count
+        point = index.floor_offset(expected)
+        if point is not None and point > last and begin.position < point.position < stop:
+            found.append((point.offset, point.position))
+            last = point
+    return tuple(found)
+
+
+def _seq(segment: SurveyedSegment) -> int:
+    return segment.meta.seq
+
+
+def _at_once(answer: Callable[[A], B], questions: Sequence[A]) -> Iterable[B]:
+    with ThreadPoolExecutor(_COLD_AT_ONCE, thread_name_prefix="firn-plan") as threads:
+        return list(threads.map(answer, questions))
