@@ -33,7 +33,7 @@ OPEN: Final = ("warehouse.", "catalog.")
 """What begins like this is for the store with the tables' files and for the catalog."""
 READ: Final = (
     *("shards", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("key", "keys", "tag", "tags", "table", "splitBytes"),
+    *("key", "keys", "tag", "tags", "table", "splitBytes", "pushFilters"),
     *("maxRowsPerTrigger", "availableNow", "failOnDataLoss"),
 )
 WRITE: Final = ("compression", "batchBytes", "transactionTimeoutMs", "writeId")
@@ -67,6 +67,7 @@ class ReadOptions:
     ending: Offsets
     wanted: Wanted
     """Everything but the offsets, which may depend on what there is."""
+    takes_filters: bool = False
     uses_table: bool = True
     split_bytes: int = _SPLIT_BYTES
     max_rows: int | None = None
@@ -118,6 +119,8 @@ def read_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOp
                 raise InvalidArgument(
                     name, "a stream has no end; use trigger(availableNow=True) or a batch read"
                 )
+        if "pushfilters" in options:
+            raise InvalidArgument("pushFilters", "Spark hands no filters to streams; use options")
     for name in ("maxrowspertrigger", "availablenow"):
         if not is_stream and name in options:
             raise InvalidArgument(name, "is for streams; here everything is read at once")
@@ -132,6 +135,7 @@ def read_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOp
             keys=_keys(options),
             tags=_texts(options, "tag", "tags"),
         ),
+        takes_filters=_choice(options, "pushFilters", ("false", "true")) == "true",
         uses_table=_choice(options, "table", ("auto", "never")) != "never",
         split_bytes=_number(options, "splitBytes", lowest=1) or _SPLIT_BYTES,
         max_rows=_number(options, "maxRowsPerTrigger", lowest=1),

@@ -38,10 +38,6 @@ class FirnReader(DataSourceReader):
         self._schema = schema
         self._limits = Limits(wanted=options.wanted)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        self._limits, left = narrow(self._limits, filters)
-        return left
-
     def partitions(self) -> list[InputPartition]:  # type: ignore[override]
         from firnmq.lake.spark.planning import plan_pieces, wanted_of
 
@@ -59,6 +55,19 @@ class FirnReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_piece(partition, self._options, self._schema)
+
+
+class FilteringReader(FirnReader):
+    """A read that takes filters over, if it is told to.
+
+    Spark, up to 4.3 at least, keeps the plan of the last read of a data frame with such filters
+    and uses it for the data frame's next read too, where there may be others or none: rows would
+    be missing. So this is for data frames that are used once.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._limits, left = narrow(self._limits, filters)
+        return left
 
 
 def read_piece(

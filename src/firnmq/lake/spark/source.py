@@ -35,9 +35,11 @@ class FirnDataSource(DataSource):
         return RECORD
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from firnmq.lake.spark.reading import FirnReader
+        from firnmq.lake.spark.reading import FilteringReader, FirnReader
 
-        return FirnReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        kind = FilteringReader if options.takes_filters else FirnReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from firnmq.lake.spark.streaming import FirnStreamReader
@@ -57,7 +59,9 @@ class FirnDataSource(DataSource):
         from firnmq.lake.spark.writing import FirnStreamWriter
 
         if overwrite:
-            raise InvalidArgument("outputMode", "a topic is never overwritten; use append or update")
+            raise InvalidArgument(
+                "outputMode", "a topic is never overwritten; use append or update"
+            )
         return FirnStreamWriter(write_options(self.options), schema)
 
 

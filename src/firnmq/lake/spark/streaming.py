@@ -91,9 +91,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
                 ends = limited(begin, ends, most)
         return _document(bounds.topic_id, ends)
 
-    def partitions(
-        self, start: dict[str, Any], end: dict[str, Any]
-    ) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = self._known(start), self._known(end)
         self._planned = stop
         shards = tuple(shard for shard in stop if begin.get(shard, 0) < stop[shard])
@@ -119,9 +117,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     # ---------------------------------------------------------------------------------------------
 
     def _pieces(self, wanted: Wanted, topic_id: str) -> list[Any]:
-        return plan_pieces(
-            self._options, wanted, demanded=wanted.start_offsets, topic_id=topic_id
-        )
+        return plan_pieces(self._options, wanted, demanded=wanted.start_offsets, topic_id=topic_id)
 
     def _first(self, bounds: Bounds) -> Position:
         options = self._options
