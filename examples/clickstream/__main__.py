@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,8 @@ from rich.console import Console
 
 from examples.clickstream.demo import Scale, run
 from examples.clickstream.node import serving
-from firnmq.lake.session import SMALL, spark_session
+from examples.clickstream.quiet import quiet_session
+from firnmq.lake.session import SMALL
 
 
 def main() -> None:
@@ -24,13 +24,12 @@ def main() -> None:
     with _scratch(given.keep) as scratch, serving(scratch / "data") as bootstrap:
         out.print(f"[green]✓[/] a node for Kafka clients: [bold]{bootstrap}[/], in {scratch}")
         began = time.monotonic()
-        with out.status("Spark starts …"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            settings = {**SMALL, "spark.log.level": "ERROR"}
+        with out.status("Spark starts …"):
+            settings = dict(SMALL)
             if given.master.startswith("local"):
                 settings |= {"spark.driver.bindAddress": "127.0.0.1"}
                 settings |= {"spark.driver.host": "127.0.0.1"}
-            spark = spark_session("clickstream", master=given.master, settings=settings)
+            spark = quiet_session(given.master, settings, scratch / "spark.log")
         took = f"[dim]{time.monotonic() - began:.1f} s[/]"
         out.print(f"[green]✓[/] Spark {spark.version} on {given.master} {took}")
         try:

@@ -66,7 +66,6 @@ def run(
             said(f"{sender.sent:,} events, {sender.broken} of them broken")
         with _step(out, "streams begin: clicks → enriched → per hour and country") as said:
             shop.start()
-            shop.process_all()
             said(f"{shop.rows_done():,} events enriched, exactly once")
         synced: Counter[str] = Counter()
         for topic in (CLICKS, ENRICHED):

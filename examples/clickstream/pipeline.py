@@ -30,6 +30,7 @@ EVENT = (
     "quantity INT, _corrupt_record STRING"
 )
 ENRICHED_EVENT = "event STRING, country STRING, category STRING, quantity INT, revenue DOUBLE"
+RESTARTS_MAX = 5
 SCHEMA_FILE = Path(__file__).with_name("enriched.schema.json")
 
 
@@ -43,17 +44,36 @@ class Pipeline:
         self._bootstrap = bootstrap
         self._checkpoints = checkpoints
         self._trigger = trigger
+        self._starts: list[Callable[[], StreamingQuery]] = []
         self.queries: list[StreamingQuery] = []
+        self.restarts = 0
 
     def start(self) -> None:
+        """Starts both, the second when the first has worked through what there is."""
         clicks = self._stream(CLICKS)
-        self._write("enrich", enriched(clicks, products(self._spark)), ENRICHED)
-        self._write("aggregate", hourly(self._stream(ENRICHED)), HOURLY)
+        self._begin("enrich", enriched(clicks, products(self._spark)), ENRICHED)
+        self.process_all()
+        self._begin("aggregate", hourly(self._stream(ENRICHED)), HOURLY)
+        self.process_all()
 
     def process_all(self) -> None:
-        """Waits until both have worked through what is there now, the first one first."""
-        for query in self.queries:
-            query.processAllAvailable()
+        """Waits until they have worked through what is there now, the first one first.
+
+        A stream that failed is started again: its checkpoint says where it was, and what it had
+        written is not written twice.
+        """
+        from pyspark.errors import StreamingQueryException
+
+        for number, start in enumerate(self._starts):
+            while True:
+                try:
+                    self.queries[number].processAllAvailable()
+                    break
+                except StreamingQueryException:
+                    if self.restarts == RESTARTS_MAX:
+                        raise
+                    self.restarts += 1
+                    self.queries[number] = start()
 
     def stop(self) -> None:
         for query in self.queries:
@@ -67,17 +87,21 @@ class Pipeline:
         reader = self._spark.readStream.format("firn").option("bootstrap", self._bootstrap)
         return reader.option("topic", topic).option("startingOffsets", "earliest").load()
 
-    def _write(self, name: str, rows: DataFrame, topic: str) -> None:
-        self.queries.append(
-            rows.writeStream.format("firn")
-            .queryName(f"shop-{name}")
-            .option("bootstrap", self._bootstrap)
-            .option("topic", topic)
-            .option("checkpointLocation", (self._checkpoints / name).as_uri())
-            .outputMode("append")
-            .trigger(processingTime=self._trigger)
-            .start()
-        )
+    def _begin(self, name: str, rows: DataFrame, topic: str) -> None:
+        def start() -> StreamingQuery:
+            return (
+                rows.writeStream.format("firn")
+                .queryName(f"shop-{name}")
+                .option("bootstrap", self._bootstrap)
+                .option("topic", topic)
+                .option("checkpointLocation", (self._checkpoints / name).as_uri())
+                .outputMode("append")
+                .trigger(processingTime=self._trigger)
+                .start()
+            )
+
+        self._starts.append(start)
+        self.queries.append(start())
 
 
 def products(spark: SparkSession) -> DataFrame:
