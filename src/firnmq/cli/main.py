@@ -17,7 +17,7 @@ from firnmq.cli.node import node_option
 from firnmq.errors import FirnError
 
 _COMMANDS = (
-    *("config", "demo", "dump", "group", "produce", "read", "recover", "segments"),
+    *("config", "demo", "dump", "group", "lake", "produce", "read", "recover", "segments"),
     *("serve", "status", "tail", "tier", "topic", "user", "verify", "write"),
 )
 """Each is the name of a module of this package and of the command in it."""

@@ -1,0 +1,406 @@
+"""`firn lake`: topics as Iceberg tables."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firnmq.cli.console import count, json_option, print_json, print_table, time_text
+from firnmq.cli.lake_options import place_options, session, source_options, spark_options
+
+if TYPE_CHECKING:
+    from firnmq.lake.runner import Watch
+    from firnmq.lake.sync import RoundDone, SyncDone, SyncSettings
+    from firnmq.lake.table import TopicTable
+
+_MIB = 1024 * 1024
+
+
+@click.group()
+def lake() -> None:
+    """Topics as tables: convert, look after, ask. Needs pip install 'firnmq[lake]'."""
+
+
+@lake.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--follow", is_flag=True, help="Go on until stopped, instead of catching up once.")
+@click.option("--sealed", is_flag=True, help="Only sealed segments: fewer, larger files, later.")
+@click.option(
+    "--partition",
+    type=click.Choice(["day", "hour"]),
+    show_default="day",
+    help="Of a table that is made: by day or hour of the record's timestamp.",
+)
+@click.option(
+    "--schema",
+    "schema_path",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="JSON Schema or Avro schema: values become columns, misfits dead letters.",
+)
+@click.option(
+    "--schema-kind",
+    type=click.Choice(["json", "avro", "avro-confluent"]),
+    show_default="json",
+    help="What the schema is, and how values are encoded.",
+)
+@click.option(
+    "--schema-writer",
+    "writers",
+    metavar="NUMBER=FILE",
+    multiple=True,
+    help="avro-confluent: the schema that values with this number were written with.",
+)
+@click.option(
+    "--commit-bytes",
+    type=click.IntRange(min=1),
+    default=1024 * _MIB,
+    show_default=True,
+    help="Bytes of log per commit, at most.",
+)
+@click.option(
+    "--commit-interval",
+    "commit_interval_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="With --follow: seconds after which less than that is committed too.",
+)
+@place_options
+@spark_options
+@json_option
+def sync(
+    topics: tuple[str, ...],
+    follow: bool,
+    sealed: bool,
+    partition: str | None,
+    schema_path: Path | None,
+    schema_kind: str | None,
+    writers: tuple[str, ...],
+    commit_bytes: int,
+    commit_interval_s: float,
+    master: str,
+    spark_settings: tuple[str, ...],
+    as_json: bool,
+    **place: Any,
+) -> None:
+    """Convert what of the topics is not in their tables yet, exactly once.
+
+    May be killed, repeated and run several times at once. With --follow, one topic. Without
+    topics, those that the file given with --config has in [lake.topics.NAME].
+    """
+    from firnmq.cli.lake_topics import TopicChoices
+
+    choices = TopicChoices(place["config_path"], topics)
+    if follow and len(choices.topics) > 1:
+        raise click.UsageError("--follow is for one topic; start one for each")
+    settings = {
+        topic: choices.settings(
+            topic,
+            partition=partition,
+            schema_path=schema_path,
+            schema_kind=schema_kind,
+            writers=writers,
+            commit_bytes=commit_bytes,
+            commit_interval_s=commit_interval_s,
+            is_sealed_only=sealed,
+        )
+        for topic in choices.topics
+    }
+    with _resolved(place) as options, session(master, spark_settings) as spark:
+        for topic in choices.topics:
+            _sync_topic({**options, "topic": topic}, settings[topic], spark, follow, as_json)
+
+
+@lake.command()
+@click.argument("topic")
+@click.option(
+    "--target-bytes",
+    type=click.IntRange(min=1),
+    default=256 * _MIB,
+    show_default=True,
+    help="How large a file should be; one of less than three quarters of it is small.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@place_options
+@spark_options
+@json_option
+def compact(
+    topic: str,
+    target_bytes: int,
+    dry_run: bool,
+    master: str,
+    spark_settings: tuple[str, ...],
+    as_json: bool,
+    **place: Any,
+) -> None:
+    """Put small files of a topic's table together. Syncs and readers may go on meanwhile."""
+    from firnmq.lake.maintain import compact as compact_table
+
+    with _tables(topic, place) as tables:
+        for table in tables:
+            if dry_run:
+                done = compact_table(table, lambda _: [], target_bytes=target_bytes, is_dry=True)
+            else:
+                from firnmq.lake.runner import SparkRunner
+
+                with session(master, spark_settings) as spark, _progress(table.name) as watch:
+                    runner = SparkRunner(spark, watch)
+                    done = compact_table(table, runner.rewrite, target_bytes=target_bytes)
+            if as_json:
+                print_json({"table": table.name, **_fields(done)})
+            else:
+                after = "" if dry_run else f" → {count(done.files_after, 'file')}"
+                click.echo(
+                    f"{table.name}: {count(done.files_before, 'small file')}{after}, "
+                    f"{count(done.rows, 'row')}, {done.bytes_before:,} bytes"
+                )
+
+
+@lake.command()
+@click.argument("topic")
+@click.option(
+    "--older-than", default="7d", show_default=True, help="Snapshots of this age go: 7d, 12h, 0."
+)
+@click.option(
+    "--keep-last",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Newest snapshots that stay, however old.",
+)
+@click.option(
+    "--grace",
+    default="1d",
+    show_default=True,
+    help="Files younger than this stay, though no snapshot has them.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@place_options
+@json_option
+def expire(
+    topic: str,
+    older_than: str,
+    keep_last: int,
+    grace: str,
+    dry_run: bool,
+    as_json: bool,
+    **place: Any,
+) -> None:
+    """Forget old snapshots of a topic's table and remove files that none of the others has."""
+    from firnmq.lake.maintain import age_ms
+    from firnmq.lake.maintain import expire as expire_table
+
+    with _tables(topic, place) as tables:
+        for table in tables:
+            done = expire_table(
+                table,
+                older_than_ms=age_ms(older_than),
+                keep_last=keep_last,
+                grace_ms=age_ms(grace),
+                is_dry=dry_run,
+            )
+            if as_json:
+                print_json({"table": table.name, **_fields(done)})
+            else:
+                would = "would go" if dry_run else "gone"
+                click.echo(
+                    f"{table.name}: {count(done.snapshots, 'snapshot')} and "
+                    f"{count(done.files, 'file')} of {done.file_bytes:,} bytes {would}; "
+                    f"{count(done.snapshots_left, 'snapshot')} left, {done.young_files:,} files "
+                    "wait"
+                )
+
+
+@lake.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@place_options
+@json_option
+def status(topics: tuple[str, ...], as_json: bool, **place: Any) -> None:
+    """Show how far tables are behind their topics, and how large they are."""
+    from firnmq.lake.places import make_plan
+    from firnmq.lake.status import table_status
+
+    with _resolved(place) as options:
+        for topic in topics:
+            found = table_status(make_plan({**options, "topic": topic}), options)
+            if as_json:
+                print_json(found)
+            else:
+                _show_status(found)
+
+
+# Work ---------------------------------------------------------------------------------------------
+
+
+def _sync_topic(
+    options: dict[str, str], settings: SyncSettings, spark: Any, follow: bool, as_json: bool
+) -> None:
+    from firnmq.lake.runner import SparkRunner
+    from firnmq.lake.source import OptionsSource
+    from firnmq.lake.sync import TopicSync
+
+    topic = options["topic"]
+
+    def tell(done: RoundDone) -> None:
+        if follow and as_json:
+            print_json({"topic": topic, **_fields(done)})
+        elif follow or sys.stderr.isatty():
+            click.echo(f"{topic}: {_round_text(done)}", err=not follow)
+
+    with _progress(topic) as watch:
+        work = TopicSync(
+            source=OptionsSource(options),
+            runner=SparkRunner(spark, watch),
+            options=options,
+            settings=settings,
+        )
+        try:
+            if follow:
+                with _stopping() as stop:
+                    total = work.follow(stop, tell)
+            else:
+                total = work.run(tell)
+        finally:
+            work.close()
+    if as_json:
+        print_json({"topic": topic, **_fields(total)})
+    else:
+        _show_sync(topic, total)
+
+
+@contextmanager
+def _resolved(place: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """The options; a data directory is open as long as they are used."""
+    from firnmq.lake.places import resolved
+
+    with resolved(source_options(**place)) as options:
+        yield options
+
+
+@contextmanager
+def _tables(topic: str, place: dict[str, Any]) -> Iterator[list[TopicTable]]:
+    """The topic's table, and that of its dead letters."""
+    from firnmq.errors import InvalidArgument
+    from firnmq.lake.catalog import DEAD_LETTERS, OpenCatalog
+    from firnmq.lake.places import make_plan
+    from firnmq.lake.plan import Wanted
+    from firnmq.lake.table import NoTable, find_table
+
+    with _resolved(place) as options:
+        plan = make_plan({**options, "topic": topic}, Wanted(shards=()))
+        if plan.table is None:
+            raise InvalidArgument("catalog", "is not known; give --catalog and --warehouse")
+        with OpenCatalog(plan.table, options) as catalog:
+            table = find_table(catalog, topic, plan.topic_id)
+            if table is None:
+                raise NoTable(plan.table.name, within=plan.table.catalog)
+            dead = find_table(catalog, topic, plan.topic_id, namespace=DEAD_LETTERS)
+            yield [each for each in (table, dead) if each is not None]
+
+
+@contextmanager
+def _stopping() -> Iterator[Event]:
+    """An event that Ctrl-C or SIGTERM sets, so that the round under way is finished."""
+    stop = Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Watch | None]:
+    """Shows tasks done and to do, if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# Showing ------------------------------------------------------------------------------------------
+
+
+def _fields(document: object) -> dict[str, Any]:
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(document, str_keys=True)
+    return fields
+
+
+def _round_text(done: RoundDone | SyncDone) -> str:
+    dead = f", {count(done.dead_letter_count, 'dead letter')}" if done.dead_letter_count else ""
+    return (
+        f"{count(done.row_count, 'row')}{dead} in {count(done.file_count, 'file')}, "
+        f"{done.file_bytes:,} bytes, {done.seconds:.1f} s"
+    )
+
+
+def _show_sync(topic: str, total: SyncDone) -> None:
+    if not total.rounds:
+        click.echo(f"{topic}: nothing new")
+    else:
+        click.echo(f"{topic}: {_round_text(total)}, {count(total.rounds, 'commit')}")
+    if total.missing_count:
+        click.echo(
+            f"warning: {count(total.missing_count, 'offset')} had been dropped by retention before "
+            "they were converted; lake.required=true makes retention wait",
+            err=True,
+        )
+
+
+def _show_status(found: Any) -> None:
+    click.echo(f"table     {found.table} in {found.catalog}")
+    if not found.exists:
+        click.echo("          is not there yet: firn lake sync makes it")
+    else:
+        committed = "never" if found.committed_ms is None else time_text(found.committed_ms)
+        click.echo(f"files     {found.location}")
+        click.echo(f"kind      {found.mode}, by {found.partition}")
+        click.echo(
+            f"size      {count(found.rows, 'row')}, {count(found.files, 'file')}, "
+            f"{found.file_bytes:,} bytes, {count(found.snapshots, 'snapshot')}"
+        )
+        click.echo(f"committed {committed}")
+    click.echo(f"behind    {count(found.lag, 'offset')}, {found.waiting_bytes:,} bytes of log")
+    click.echo()
+    print_table(
+        ("SHARD", "LOG START", "LOG END", "TABLE END", "LAG"),
+        [
+            (shard.shard, shard.log_start, shard.log_end, shard.table_end, shard.lag)
+            for shard in found.shards
+        ],
+    )

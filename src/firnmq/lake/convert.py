@@ -1,0 +1,166 @@
+"""What an executor does: reads a split, writes its rows as Parquet files, says what it wrote.
+
+A task is repeatable. It writes nothing but files whose names hold a digest of their bytes, and they
+mean nothing until the driver commits them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from firnmq.errors import ObjectNotFound
+from firnmq.lake.catalog import warehouse_store
+from firnmq.lake.names import converted_path
+from firnmq.lake.parquet import DataFile, Made, PartitionedWriter
+from firnmq.lake.plan import Split
+from firnmq.lake.reading import read_split
+
+if TYPE_CHECKING:
+    from firnmq.lake.typed import Parser
+    from firnmq.tiering.stores import ObjectStore
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A table as the writer of its files has to know it."""
+
+    location: str
+    partition: str
+    schema: bytes
+    """An Arrow schema with the columns' ids, serialised."""
+
+
+class Typing(msgspec.Struct, frozen=True, kw_only=True):
+    """The schema that values are parsed by, and where those go that do not fit it."""
+
+    document: str
+    kind: str
+    dead_letters: Target
+    writers: dict[int, str] = {}
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One split to convert."""
+
+    split: Split
+    target: Target
+    options: dict[str, str]
+    typing: Typing | None = None
+
+
+class Conversion(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a split."""
+
+    shard: int
+    start_offset: int
+    end_offset: int
+    files: tuple[DataFile, ...]
+    dead_letters: tuple[DataFile, ...] = ()
+
+
+def run_task(raw: bytes) -> bytes:
+    """A task in, its conversion out, both as Spark carries them."""
+    task = msgspec.msgpack.decode(raw, type=Task)
+    return msgspec.msgpack.encode(convert(task))
+
+
+def convert(task: Task) -> Conversion:
+    split = task.split
+    files: list[DataFile] = []
+    dead: list[DataFile] = []
+    rows = read_split(split, options=task.options)
+    if task.typing is None:
+        _write(task, task.target, rows, files)
+    else:
+        _write_typed(task, task.typing, rows, files, dead)
+    return Conversion(
+        shard=split.shard,
+        start_offset=split.start_offset,
+        end_offset=split.end_offset,
+        files=tuple(files),
+        dead_letters=tuple(dead),
+    )
+
+
+def _write(
+    task: Task, target: Target, rows: Iterable[pa.RecordBatch], files: list[DataFile]
+) -> None:
+    with _Files(task, target, files) as out:
+        for batch in rows:
+            out.write(batch)
+
+
+def _write_typed(
+    task: Task,
+    typing: Typing,
+    rows: Iterator[pa.RecordBatch],
+    files: list[DataFile],
+    dead: list[DataFile],
+) -> None:
+    from firnmq.lake.typed import Parser, typed_rows
+
+    parser: Parser = Parser.from_document(typing.document, typing.kind, writers=typing.writers)
+    with (
+        _Files(task, task.target, files) as out,
+        _Files(task, typing.dead_letters, dead) as misfits,
+    ):
+        for batch in rows:
+            parsed = typed_rows(batch, parser)
+            out.write(parsed.rows)
+            misfits.write(parsed.misfits)
+
+
+class _Files:
+    """Writes rows of one split to one table's store, and notes the files."""
+
+    def __init__(self, task: Task, target: Target, files: list[DataFile]) -> None:
+        self._split = task.split
+        self._files = files
+        self._store: ObjectStore = warehouse_store(target.location, task.options)
+        schema = pa.ipc.read_schema(pa.BufferReader(target.schema))
+        self._writer = PartitionedWriter(schema, target.partition, self._place)
+        self.write: Callable[[pa.RecordBatch], None] = self._writer.write
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._writer.close()
+        finally:
+            self._store.close()
+
+    def _place(self, made: Made) -> None:
+        split = self._split
+        path = converted_path(
+            partition=made.partition,
+            shard=split.shard,
+            start_offset=split.start_offset,
+            end_offset=split.end_offset,
+            number=len(self._files),
+            digest=made.digest,
+        )
+        size = len(made.content)
+        if not self._is_there(path, size):
+            self._store.upload(path, [made.content], size=size)
+        self._files.append(
+            DataFile(
+                path=path,
+                size=size,
+                row_count=made.row_count,
+                shard=split.shard,
+                partition_value=made.partition_value,
+                footer=made.footer,
+            )
+        )
+
+    def _is_there(self, path: str, size: int) -> bool:
+        """Whether an earlier attempt, or somebody else, has written these very bytes."""
+        try:
+            return self._store.head(path).size == size
+        except ObjectNotFound:
+            return False

@@ -1,0 +1,191 @@
+"""From options to tasks: what is read from the table, what from the log, and the shards' bounds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from firnmq.errors import FirnError, ShardNotFound
+from firnmq.lake.history import NOTHING, History, HistorySplit, plan_history
+from firnmq.lake.places import make_plan
+from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, Split, Wanted
+from firnmq.lake.spark.filters import Limits
+from firnmq.lake.spark.options import Edge, ReadOptions
+from firnmq.lake.splits import split_plan
+from firnmq.lake.wire import EARLIEST, LATEST, WireClient, patiently
+
+Piece = Split | HistorySplit
+
+_NOTHING_YET: Final = 0
+
+
+class RecordsGone(FirnError):
+    """Records that are asked for by offset are neither in the log nor in the table any more."""
+
+    def __init__(self, topic: str, shard: int, offset: int, start: int) -> None:
+        super().__init__(
+            f"shard {shard} of {topic!r} begins at offset {start:,}; those from {offset:,} on were "
+            "removed by retention before they were read. Set failOnDataLoss to false to go on "
+            "without them"
+        )
+        self.shard = shard
+        self.offset = offset
+        self.start = start
+
+
+class TopicReplaced(FirnError):
+    """The topic was deleted and made anew since the stream's checkpoint was written."""
+
+    def __init__(self, topic: str, known: str, found: str) -> None:
+        super().__init__(
+            f"topic {topic!r} has the id {found}, the stream's checkpoint is of {known}: it was "
+            "made anew, and its offsets mean other records. Begin with a new checkpoint"
+        )
+        self.topic = topic
+
+
+class Bounds(NamedTuple):
+    """The readable offsets of a topic's shards at a moment."""
+
+    topic_id: str
+    starts: dict[int, int]
+    """Of the log; a table may have earlier records."""
+    ends: dict[int, int]
+
+
+def read_bounds(options: ReadOptions, *, starts: bool = True) -> Bounds:
+    """Asked of the leaders where there are any, else taken from a plan. Without `starts`, only the
+    ends are asked for."""
+    connection = options.connection
+    if "bootstrap" not in connection:
+        plan = make_plan(connection, Wanted(shards=options.wanted.shards))
+        return Bounds(
+            plan.topic_id,
+            {each.shard: each.start_offset for each in plan.shards},
+            {each.shard: each.end_offset for each in plan.shards},
+        )
+
+    def ask() -> Bounds:
+        with WireClient.from_options(connection, client_id="firn-spark") as client:
+            place = client.place(options.topic)
+            shards = options.wanted.shards
+            leaders: dict[str, list[int]] = {}
+            for shard in place.leaders if shards is None else shards:
+                if shard not in place.leaders:
+                    raise ShardNotFound(str(shard), within=f"topic {options.topic!r}")
+                leaders.setdefault(place.leaders[shard], []).append(shard)
+            found: list[dict[int, int]] = []
+            for when in (EARLIEST, LATEST):
+                offsets: dict[int, int] = {}
+                for address, led in leaders.items():
+                    if when == LATEST or starts:
+                        offsets |= client.list_offsets(options.topic, led, when, address)
+                found.append(dict(sorted(offsets.items())))
+            return Bounds(place.topic_id, *found)
+
+    return patiently(ask)
+
+
+def wanted_of(options: ReadOptions, limits: Limits) -> Wanted:
+    """Options and filters with every offset as a number."""
+    wanted = limits.wanted
+    starting, ending = options.starting, options.ending
+    has_edges = starting.edge == "latest" or ending.edge == "earliest"
+    has_edges = has_edges or any(
+        isinstance(place, str)
+        for place in (*starting.of_shards.values(), *ending.of_shards.values())
+    )
+    has_limits = limits.min_offset > 0 or limits.end_offset < OFFSET_END
+    if not has_edges and not has_limits:
+        return msgspec.structs.replace(
+            wanted,
+            start_offsets=dict(_numbers(starting.of_shards)),
+            end_offsets=dict(_numbers(ending.of_shards)),
+        )
+    bounds = read_bounds(options)
+    starts, ends = {}, {}
+    for shard, end in bounds.ends.items():
+        edges: dict[Edge, int] = {"earliest": _NOTHING_YET, "latest": end}
+        start = _resolved(starting.at(shard), edges)
+        starts[shard] = max(start, limits.min_offset)
+        place = ending.at(shard)
+        if place != "latest":
+            ends[shard] = _resolved(place, {**edges, "earliest": bounds.starts[shard]})
+        if limits.end_offset < OFFSET_END:
+            ends[shard] = min(ends.get(shard, OFFSET_END), limits.end_offset)
+    return msgspec.structs.replace(
+        wanted,
+        start_offsets={shard: start for shard, start in starts.items() if start > 0},
+        end_offsets=ends,
+    )
+
+
+def _numbers(places: Mapping[int, int | Edge]) -> Mapping[int, int]:
+    return {shard: place for shard, place in places.items() if isinstance(place, int)}
+
+
+def _resolved(place: int | Edge, edges: Mapping[Edge, int]) -> int:
+    return place if isinstance(place, int) else edges[place]
+
+
+def table_ends(options: ReadOptions) -> dict[int, int]:
+    """How far the topic's table goes, if there is one."""
+    plan = make_plan(options.connection, Wanted(shards=()))
+    return plan_history(plan, Wanted(shards=()), options.connection, options.split_bytes).ends
+
+
+def plan_pieces(
+    options: ReadOptions,
+    wanted: Wanted,
+    *,
+    demanded: Mapping[int, int] | None = None,
+    topic_id: str | None = None,
+) -> list[Piece]:
+    """What tasks have to read: every wanted record once, from the table or from the log.
+
+    `demanded` are offsets from which on nothing may be missing. The topic must have the id, if one
+    is given.
+    """
+    plan = make_plan(options.connection, wanted)
+    if topic_id is not None and plan.topic_id != topic_id:
+        raise TopicReplaced(options.topic, topic_id, plan.topic_id)
+    history = NOTHING
+    if options.uses_table:
+        history = plan_history(plan, wanted, options.connection, options.split_bytes)
+    _check_gone(options, plan, history, wanted, demanded or {})
+    return [*history.splits, *split_plan(plan, _behind(wanted, plan, history), options.split_bytes)]
+
+
+def _behind(wanted: Wanted, plan: Plan, history: History) -> Wanted:
+    """What is wanted of the log: from where the table ends."""
+    starts = dict(wanted.start_offsets)
+    for each in plan.shards:
+        starts[each.shard] = max(starts.get(each.shard, 0), history.ends.get(each.shard, 0))
+    return msgspec.structs.replace(wanted, start_offsets=starts)
+
+
+def _check_gone(
+    options: ReadOptions,
+    plan: Plan,
+    history: History,
+    wanted: Wanted,
+    demanded: Mapping[int, int],
+) -> None:
+    for each in plan.shards:
+        offset = demanded.get(each.shard)
+        if offset is None or not _is_gone(each, offset, history, wanted):
+            continue
+        error = RecordsGone(plan.topic, each.shard, offset, each.start_offset)
+        if options.fails_on_loss:
+            raise error
+        warnings.warn(str(error), stacklevel=2)
+
+
+def _is_gone(shard: ShardPlan, offset: int, history: History, wanted: Wanted) -> bool:
+    """Whether offsets from this one on are in neither place."""
+    covered = max(offset, history.ends.get(shard.shard, 0))
+    end = wanted.end_offsets.get(shard.shard, OFFSET_END)
+    return covered < min(shard.start_offset, end)

@@ -1,0 +1,200 @@
+"""Streaming reads. A stream's position is the next offset of every shard.
+
+Spark 4.2 and later say from where on and how much at most is to be planned. Spark 4.1 only asks for
+the newest position, so the reader remembers where the last batch ended: Spark names it when it
+plans the batch and, after a restart, before anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from firnmq.errors import InvalidArgument
+from firnmq.lake.plan import Wanted
+from firnmq.lake.spark.columns import check_schema
+from firnmq.lake.spark.options import Edge, ReadOptions
+from firnmq.lake.spark.planning import Bounds, TopicReplaced, plan_pieces, read_bounds
+from firnmq.lake.spark.reading import PiecePartition, read_piece
+from firnmq.lake.wire import WireClient, patiently
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_LIMITS: Final = True
+except ImportError:  # Before Spark 4.2.
+    HAS_LIMITS = False  # type: ignore[misc]
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands for what this Spark does not have."""
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Position = dict[int, int]
+
+
+class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Plans the micro-batches of a stream; used by one thread on the driver."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._planned: Position | None = None
+        """Where the last batch ended; None before anything is known."""
+        self._target: Position | None = None
+        """Where to stop, for a run over what there is now."""
+
+    # What Spark calls ----------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        bounds = read_bounds(self._options)
+        position = self._first(bounds)
+        self._planned = position
+        return _document(bounds.topic_id, position)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._options.max_rows
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = read_bounds(self._options, starts=False).ends
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        bounds = read_bounds(self._options, starts=False)
+        ends = bounds.ends
+        if self._target is not None:
+            ends = {shard: min(end, self._target.get(shard, 0)) for shard, end in ends.items()}
+        if start is not None:
+            begin: Position | None = self._known(start, bounds.topic_id)
+            most = limit.max_rows if HAS_LIMITS and isinstance(limit, ReadMaxRows) else None
+        else:
+            # Nothing is known yet only if one batch is to have all there is.
+            begin = self._planned
+            most = None if self._options.is_available_now else self._options.max_rows
+        if begin is not None:
+            ends = {shard: max(end, begin.get(shard, 0)) for shard, end in ends.items()}
+            if most is not None:
+                ends = limited(begin, ends, most)
+        return _document(bounds.topic_id, ends)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = self._known(start), self._known(end)
+        self._planned = stop
+        shards = tuple(shard for shard in stop if begin.get(shard, 0) < stop[shard])
+        if not shards:
+            return []
+        wanted = msgspec.structs.replace(
+            self._options.wanted,
+            shards=shards,
+            start_offsets={shard: begin.get(shard, 0) for shard in shards},
+            end_offsets={shard: stop[shard] for shard in shards},
+        )
+        return [PiecePartition(piece, wanted) for piece in self._pieces(wanted, end["topic"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_piece(partition, self._options, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark's checkpoint holds the position; nobody else needs it."""
+
+    def stop(self) -> None:
+        """There is nothing that is kept open."""
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _pieces(self, wanted: Wanted, topic_id: str) -> list[Any]:
+        return plan_pieces(self._options, wanted, demanded=wanted.start_offsets, topic_id=topic_id)
+
+    def _first(self, bounds: Bounds) -> Position:
+        options = self._options
+        unknown = set(options.starting.of_shards) - set(bounds.ends)
+        if unknown:
+            raise InvalidArgument("startingOffsets", f"there is no shard {min(unknown)}")
+        earliest = bounds.starts
+        if options.uses_table and "earliest" in {options.starting.at(each) for each in earliest}:
+            earliest = self._with_table(bounds)
+        if options.wanted.min_timestamp_ms is not None and "bootstrap" in options.connection:
+            earliest = self._since(options.wanted.min_timestamp_ms, bounds, earliest)
+        first: Position = {}
+        for shard, end in bounds.ends.items():
+            edges: dict[Edge, int] = {"earliest": earliest[shard], "latest": end}
+            place = options.starting.at(shard)
+            first[shard] = place if isinstance(place, int) else edges[place]
+        return first
+
+    def _with_table(self, bounds: Bounds) -> Position:
+        """Where the earliest records are if those in the topic's table count."""
+        from firnmq.lake.spark.planning import table_ends
+
+        ends = table_ends(self._options)
+        return {shard: 0 if ends.get(shard) else start for shard, start in bounds.starts.items()}
+
+    def _since(self, time_ms: int, bounds: Bounds, earliest: Position) -> Position:
+        """The offsets from which on records have such a time, unless they are older than the log.
+
+        What is earlier by offset but has a later time is not looked for.
+        """
+        if time_ms < 0:
+            return earliest
+
+        def ask() -> Position:
+            with WireClient.from_options(self._options.connection) as client:
+                place = client.place(self._options.topic)
+                found: Position = {}
+                for shard, end in bounds.ends.items():
+                    leader = place.leaders.get(shard)
+                    offset = client.list_offsets(self._options.topic, [shard], time_ms, leader)
+                    found[shard] = end if offset[shard] < 0 else offset[shard]
+                return found
+
+        found = patiently(ask)
+        return {
+            shard: earliest[shard] if offset <= bounds.starts[shard] else offset
+            for shard, offset in found.items()
+        }
+
+    def _known(self, document: Mapping[str, Any], topic_id: str | None = None) -> Position:
+        """A position that Spark gives back."""
+        known = document.get("topic")
+        if topic_id is not None and known != topic_id:
+            raise TopicReplaced(self._options.topic, str(known), topic_id)
+        return {int(shard): offset for shard, offset in document["shards"].items()}
+
+
+def limited(begin: Position, ends: Position, most: int) -> Position:
+    """Ends with no more than so many offsets before them, shared out by how far shards are behind.
+
+    Every shard that is behind gets at least one, as far as they go; with fewer than that, those
+    with the lowest numbers are first, and are last in the next batch, being less far behind.
+    """
+    lags = {shard: end - begin.get(shard, 0) for shard, end in ends.items()}
+    total = sum(lags.values())
+    if total <= most:
+        return dict(ends)
+    shares = {shard: lag * most // total for shard, lag in lags.items()}
+    left = most - sum(shares.values())
+    for shard in sorted(lags, key=lambda each: (-lags[each], each)):
+        if left and shares[shard] < lags[shard]:
+            shares[shard] += 1
+            left -= 1
+    return {shard: begin.get(shard, 0) + shares[shard] for shard in ends}
+
+
+def _document(topic_id: str, position: Position) -> dict[str, Any]:
+    """In a fixed order: Spark compares positions as text."""
+    shards = {str(shard): position[shard] for shard in sorted(position)}
+    return {"shards": shards, "topic": topic_id}

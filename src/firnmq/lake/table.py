@@ -1,0 +1,439 @@
+"""A topic's Iceberg table: what it holds of each shard, and commits that nobody can repeat.
+
+How far a table goes is a property of it per shard, `firn.shard.{n}.end`, set in the commit that
+adds the files. A commit of a shard's offsets [base, end) happens only where the property is `base`.
+Every commit makes a snapshot, and the catalog refuses one whose parent is not the newest: so what
+was compared is still true when the commit takes effect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from firnmq.errors import FirnError, NotFound
+from firnmq.eventlog import EventLogger
+from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, OpenCatalog, table_name
+from firnmq.lake.datafiles import appending, iceberg_files
+from firnmq.lake.parquet import PARTITIONS, DataFile
+
+if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.sorting import SortOrder
+
+TOPIC: Final = "firn.topic"
+TOPIC_ID: Final = "firn.topic_id"
+CLUSTER: Final = "firn.cluster"
+MODE: Final = "firn.mode"
+COMMIT: Final = "firn.commit"
+"""In a snapshot's summary: which attempt made it, for one whose answer was lost."""
+
+_SHARD_END: Final = re.compile(r"firn\.shard\.(\d+)\.end")
+_COMMIT_ATTEMPTS: Final = 20
+_COMMIT_WAIT_S: Final = 0.05
+_COMMIT_WAIT_S_MAX: Final = 2.0
+_SHARD_ID, _OFFSET_ID, _TIMESTAMP_ID = 1, 2, 3
+"""Field ids: columns are numbered from 1 in their order, and these come first."""
+
+_PROPERTIES: Final = {
+    "format-version": "2",
+    # PyIceberg would repeat a failed commit without looking at our properties.
+    "commit.retry.num-retries": "0",
+    "write.metadata.previous-versions-max": "100",
+    "write.metadata.metrics.column.key": "truncate(64)",
+    "write.metadata.metrics.column.value": "none",
+    "write.metadata.metrics.column.headers.element.key": "none",
+    "write.metadata.metrics.column.headers.element.value": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.compression-level": "1",
+}
+
+_log = EventLogger("lake.table")
+
+
+class OtherTopicsTable(FirnError):
+    """The table belongs to another topic: one of the same name that was deleted, or of another
+    cluster."""
+
+    def __init__(self, table: str, *, found: str, expected: str) -> None:
+        super().__init__(
+            f"table {table} belongs to topic {found}, not to {expected}; rename or drop the table, "
+            "or choose another catalog"
+        )
+        self.table = table
+        self.found = found
+        self.expected = expected
+
+
+class CommitGivenUp(FirnError):
+    """The catalog did not take a commit; nothing is lost, and the next sync begins there again."""
+
+    def __init__(self, table: str, attempts: int, reason: object) -> None:
+        super().__init__(
+            f"table {table}: no commit in {attempts} attempts, last because: {reason}; try again"
+        )
+        self.table = table
+        self.attempts = attempts
+
+
+class NoTable(NotFound):
+    """The topic has no table yet; a sync makes it."""
+
+    kind = "table"
+
+
+class NotALakeTable(FirnError):
+    """A table of that name was not made by us."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"table {table} has no property {TOPIC_ID}; it was not made by a sync")
+        self.table = table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """What one round wants to add: offsets [base, end) of some shards, and their files."""
+
+    base: Mapping[int, int]
+    """Shard → first offset not in the table, as the round began."""
+    ends: Mapping[int, int]
+    files: Sequence[DataFile]
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+    def shards_standing(self, ends: Mapping[int, int]) -> tuple[int, ...]:
+        """Shards of which a table with these ends has neither more nor less than expected."""
+        return tuple(shard for shard in self.ends if ends.get(shard, 0) == self.base.get(shard, 0))
+
+    def only(self, shards: Collection[int]) -> Advance:
+        return replace(
+            self,
+            ends={shard: end for shard, end in self.ends.items() if shard in shards},
+            files=[file for file in self.files if file.shard in shards],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """What of it is in the table now by this commit."""
+
+    shards: tuple[int, ...] = ()
+    row_count: int = 0
+    file_count: int = 0
+    file_bytes: int = 0
+    snapshot_id: int | None = None
+
+
+class TopicTable:
+    """The table as it was when it was last loaded. One thread uses it."""
+
+    def __init__(self, catalog: OpenCatalog, table: Table) -> None:
+        self._catalog = catalog
+        self._table = table
+
+    @property
+    def name(self) -> str:
+        return ".".join(self._table.name())
+
+    @property
+    def location(self) -> str:
+        return str(self._table.location())
+
+    @property
+    def iceberg(self) -> Table:
+        return self._table
+
+    @property
+    def catalog(self) -> OpenCatalog:
+        return self._catalog
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        properties: Mapping[str, str] = self._table.properties
+        return properties
+
+    @property
+    def mode(self) -> str:
+        return self.properties.get(MODE, "raw")
+
+    @property
+    def partition(self) -> str:
+        """`day` or `hour`."""
+        return str(self._table.spec().fields[0].transform)
+
+    def reload(self) -> TopicTable:
+        self._table = self._catalog.iceberg.load_table(self._table.name())
+        return self
+
+    def ends(self) -> dict[int, int]:
+        """Shard → first offset that is not in the table; absent: nothing of the shard is."""
+        return shard_ends(self.properties)
+
+    def numbered(self, wanted: pa.Schema) -> pa.Schema:
+        """The columns with the ids that they have in the table, which files must carry."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        known = schema_to_pyarrow(self._table.schema(), include_field_ids=True)
+        return pa.schema([_with_id(each, known.field(each.name)) for each in wanted])
+
+    def advance(
+        self,
+        wanted: Advance,
+        *,
+        other_ends: Callable[[], Mapping[int, int]] | None = None,
+        pending: str | None = None,
+    ) -> Advanced:
+        """Adds the files of those shards that still stand where the round began.
+
+        `other_ends` are those of a table that has to stand there too. `pending` is noted for the
+        shards as what is to be done next.
+        """
+
+        def attempt(transaction: Transaction, token: str) -> Advanced:
+            shards = wanted.shards_standing(self.ends())
+            if other_ends is not None and shards:
+                standing = wanted.shards_standing(other_ends())
+                shards = tuple(shard for shard in shards if shard in standing)
+            if not shards:
+                return Advanced()
+            files = [file for file in wanted.files if file.shard in shards]
+            changes = {f"firn.shard.{shard}.end": str(wanted.ends[shard]) for shard in shards}
+            if pending is not None:
+                changes |= {f"firn.shard.{shard}.pending": pending for shard in shards}
+            transaction.set_properties(changes)
+            summary = {**wanted.summary, COMMIT: token}
+            with appending(transaction, summary) as append:
+                for made in iceberg_files(self._table, files):
+                    append.append_data_file(made)
+            return Advanced(
+                shards=shards,
+                row_count=sum(file.row_count for file in files),
+                file_count=len(files),
+                file_bytes=sum(file.size for file in files),
+                snapshot_id=append.snapshot_id,
+            )
+
+        return self.commit(attempt, Advanced())
+
+    def commit(
+        self, attempt: Callable[[Transaction, str], Advanced], nothing: Advanced
+    ) -> Advanced:
+        """Tries until the catalog takes it, looking at the newest state each time.
+
+        `attempt` stages its changes, with the token in the snapshot's summary, and may find that
+        there is nothing left to do, which it says with a result without a snapshot.
+        """
+        from pyiceberg.exceptions import (
+            CommitFailedException,
+            CommitStateUnknownException,
+            ServiceUnavailableError,
+        )
+        from sqlalchemy.exc import OperationalError
+
+        token, reason, staged = secrets.token_hex(8), "", nothing
+        for number in range(_COMMIT_ATTEMPTS):
+            if number:
+                wait_s = min(_COMMIT_WAIT_S * 2**number, _COMMIT_WAIT_S_MAX)
+                time.sleep(wait_s * random.uniform(0.5, 1.0))
+            try:
+                self.reload()
+                if number and self._has_commit(token):
+                    return staged
+                transaction = self._table.transaction()
+                staged = attempt(transaction, token)
+                if staged.snapshot_id is None:
+                    return staged
+                transaction.commit_transaction()
+            except (
+                CommitFailedException,
+                CommitStateUnknownException,
+                ServiceUnavailableError,
+                OperationalError,
+            ) as error:
+                reason = str(error)
+                _log.info("commit_repeated", table=self.name, attempt=number, reason=reason)
+                continue
+            self.reload()
+            return staged
+        raise CommitGivenUp(self.name, _COMMIT_ATTEMPTS, reason)
+
+    def _has_commit(self, token: str) -> bool:
+        """Whether an attempt took effect though its answer did not arrive."""
+        return any(
+            snapshot.summary is not None and snapshot.summary.get(COMMIT) == token
+            for snapshot in self._table.metadata.snapshots
+        )
+
+
+def shard_pending(properties: Mapping[str, str], shard: int) -> str | None:
+    """What was noted for a shard with its last advance."""
+    return properties.get(f"firn.shard.{shard}.pending")
+
+
+def shard_ends(properties: Mapping[str, str]) -> dict[int, int]:
+    """Progress per shard, from a table's properties."""
+    found = ((_SHARD_END.fullmatch(name), value) for name, value in properties.items())
+    return {int(match[1]): int(value) for match, value in found if match is not None}
+
+
+def find_table(
+    catalog: OpenCatalog, topic: str, topic_id: str | None, *, namespace: str = TOPICS
+) -> TopicTable | None:
+    """The topic's table; None if there is none yet. Without an id, whatever topic it is of."""
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        table = catalog.iceberg.load_table((namespace, table_name(topic)))
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+    found = table.properties.get(TOPIC_ID)
+    name = ".".join(table.name())
+    if found is None:
+        raise NotALakeTable(name)
+    if topic_id is not None and found != topic_id:
+        raise OtherTopicsTable(
+            name,
+            found=f"{table.properties.get(TOPIC)!r} ({found})",
+            expected=f"{topic!r} ({topic_id})",
+        )
+    return TopicTable(catalog, table)
+
+
+def make_table(
+    catalog: OpenCatalog,
+    *,
+    topic: str,
+    topic_id: str,
+    cluster: str,
+    schema: pa.Schema,
+    partition: str = "day",
+    mode: str = "raw",
+    namespace: str = TOPICS,
+) -> TopicTable:
+    """The topic's table, made if it is not there. Several may make it at once: one is made."""
+    from pyiceberg.exceptions import TableAlreadyExistsError
+
+    found = find_table(catalog, topic, topic_id, namespace=namespace)
+    if found is not None:
+        return found
+    catalog.make_namespace(namespace)
+    name = table_name(topic)
+    location: str | None = None
+    if catalog.place.catalog.startswith("sqlite:"):
+        # With the id in it: a topic that is made again must not find files of the one before.
+        location = f"{catalog.place.warehouse.rstrip('/')}/{namespace}/{name}-{topic_id}"
+    try:
+        catalog.iceberg.create_table(
+            (namespace, name),
+            schema=iceberg_schema(schema),
+            location=location,
+            partition_spec=_partition_spec(partition),
+            sort_order=_sort_order(),
+            properties={
+                **_PROPERTIES,
+                TOPIC: topic,
+                TOPIC_ID: topic_id,
+                CLUSTER: cluster,
+                MODE: mode,
+            },
+        )
+    except TableAlreadyExistsError:
+        pass
+    made = find_table(catalog, topic, topic_id, namespace=namespace)
+    assert made is not None
+    _log.info("table_made", table=made.name, topic=topic, location=made.location)
+    return made
+
+
+def _partition_spec(partition: str) -> PartitionSpec:
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.transforms import DayTransform, HourTransform
+
+    assert partition in PARTITIONS
+    transform: Any = DayTransform() if partition == "day" else HourTransform()
+    return PartitionSpec(
+        PartitionField(
+            source_id=_TIMESTAMP_ID,
+            field_id=1000,
+            transform=transform,
+            name=f"timestamp_{partition}",
+        )
+    )
+
+
+def iceberg_schema(schema: pa.Schema) -> Schema:
+    """Columns are numbered first, then what is inside of them, as Iceberg itself does it."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    numbers = itertools.count(len(schema) + 1)
+    columns = [
+        _numbered(each, number, numbers) for number, each in enumerate(schema, start=_SHARD_ID)
+    ]
+    return pyarrow_to_schema(pa.schema(columns))
+
+
+def _numbered(field: pa.Field, number: int, numbers: Iterator[int]) -> pa.Field:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        inner = [kind.field(index) for index in range(kind.num_fields)]
+        kind = pa.struct([_numbered(each, next(numbers), numbers) for each in inner])
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_numbered(kind.value_field, next(numbers), numbers))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(
+            _numbered(kind.key_field, next(numbers), numbers),
+            _numbered(kind.item_field, next(numbers), numbers),
+        )
+    return field.with_type(kind).with_metadata({"PARQUET:field_id": str(number)})
+
+
+def _sort_order() -> SortOrder:
+    from pyiceberg.table.sorting import SortField, SortOrder
+    from pyiceberg.transforms import IdentityTransform
+
+    return SortOrder(
+        SortField(source_id=_SHARD_ID, transform=IdentityTransform()),
+        SortField(source_id=_OFFSET_ID, transform=IdentityTransform()),
+    )
+
+
+def _with_id(field: pa.Field, known: pa.Field) -> pa.Field:
+    kind, known_kind = field.type, known.type
+    if pa.types.is_struct(kind):
+        inner = [kind.field(index) for index in range(kind.num_fields)]
+        kind = pa.struct([_with_id(each, known_kind.field(each.name)) for each in inner])
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_with_id(kind.value_field, known_kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(
+            _with_id(kind.key_field, known_kind.key_field),
+            _with_id(kind.item_field, known_kind.item_field),
+        )
+    return field.with_type(kind).with_metadata(known.metadata)
+
+
+__all__ = [
+    "DEAD_LETTERS",
+    "TOPICS",
+    "Advance",
+    "Advanced",
+    "CommitGivenUp",
+    "NoTable",
+    "NotALakeTable",
+    "OtherTopicsTable",
+    "TopicTable",
+    "find_table",
+    "iceberg_schema",
+    "make_table",
+    "shard_ends",
+    "shard_pending",
+]
