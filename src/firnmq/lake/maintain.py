@@ -242,12 +242,14 @@ def _old_snapshots(table: Table, before_ms: int, keep_last: int) -> frozenset[in
 
 
 def _forget(table: TopicTable, gone: frozenset[int]) -> None:
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+
     def attempt(transaction: Transaction, token: str) -> Advanced:
         known = {snapshot.snapshot_id for snapshot in table.iceberg.metadata.snapshots}
         left = sorted(gone & known)
         if not left:
             return Advanced()
-        transaction.expire_snapshots().by_ids(left).commit()
+        ExpireSnapshots(transaction).by_ids(left).commit()
         return Advanced(snapshot_id=left[0])
 
     table.commit(attempt, Advanced())

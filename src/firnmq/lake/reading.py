@@ -9,6 +9,7 @@ import dataclasses
 import gc
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -32,7 +33,7 @@ from firnmq.lake.runs import (
 )
 from firnmq.lake.stores import open_store_at
 from firnmq.lake.wire import WireClient
-from firnmq.record import Selection, decode
+from firnmq.record import Columns, Selection, decode
 
 if TYPE_CHECKING:
     from firnmq.tiering.stores import ObjectStore
@@ -149,6 +150,7 @@ class _Reader:
                     return
 
     def _run(self, run: Run, end: int) -> Iterator[pa.RecordBatch]:
+        self._at = max(self._at, run.first_offset)
         earliest = self._min_timestamp_ms
         entries = [
             entry
@@ -158,13 +160,7 @@ class _Reader:
             and (earliest is None or entry.max_timestamp >= earliest)
         ]
         for group in self._groups(entries):
-            begin = group[0].position
-            buffers = _slices(run.buffer, group)
-            try:
-                yield from self._rows(buffers, end)
-            except Corruption as error:
-                at = run.position + begin + (error.position or 0)
-                raise Corruption(error.reason, where=run.where, position=at) from error
+            yield from self._rows(run, group, end)
             self._at = max(self._at, min(group[-1].last_offset + 1, end))
 
     def _groups(self, entries: list[Any]) -> Iterator[list[Any]]:
@@ -182,18 +178,18 @@ class _Reader:
     def _rows_max(self) -> int:
         return max(min(BATCH_ROWS, BATCH_BYTES // self._record_bytes), 1)
 
-    def _rows(self, buffers: list[Any], end: int) -> Iterator[pa.RecordBatch]:
+    def _rows(self, run: Run, group: list[Any], end: int) -> Iterator[pa.RecordBatch]:
         maker = self._maker
         wanted = dataclasses.replace(self._selection, start_offset=self._at, end_offset=end)
-        if maker.probed and not maker.has_some(
-            decode(buffers, dataclasses.replace(wanted, columns=maker.probed))
-        ):
-            return
+        if maker.probed:
+            group = self._matching(run, group, wanted)
+            if not group:
+                return
         wanted = dataclasses.replace(
             wanted, columns=maker.decoded, max_records=BATCH_ROWS, max_bytes=2 * BATCH_BYTES
         )
         while True:
-            columns = decode(buffers, wanted)
+            columns = _decoded(run, group, wanted)
             if len(columns):
                 self._record_bytes = max(columns.encoded_bytes // len(columns), 1)
                 rows = maker.rows(columns)
@@ -203,6 +199,15 @@ class _Reader:
                 return
             self._at = columns.next_offset
             wanted = dataclasses.replace(wanted, start_offset=columns.next_offset)
+
+    def _matching(self, run: Run, group: list[Any], wanted: Selection) -> list[Any]:
+        """The batches that have something wanted, where only a look at all their keys or tags can
+        tell: the rest of their records is decoded for these alone."""
+        probe = dataclasses.replace(wanted, columns=self._maker.probed)
+        offsets = self._maker.matches(_decoded(run, group, probe))
+        last_offsets = [entry.last_offset for entry in group]
+        numbers = {bisect_left(last_offsets, offset) for offset in offsets}
+        return [group[number] for number in sorted(numbers)]
 
 
 _OpenRuns = Callable[[int], Iterator[Run]]
@@ -232,6 +237,14 @@ def _selection(split: Split, wanted: Wanted) -> Selection:
         tag=tags[0].encode("utf-8", "surrogateescape") if len(tags) == 1 else None,
         min_timestamp=wanted.min_timestamp_ms,
     )
+
+
+def _decoded(run: Run, entries: list[Any], wanted: Selection) -> Columns:
+    try:
+        return decode(_slices(run.buffer, entries), wanted)
+    except Corruption as error:
+        at = run.position + entries[0].position + (error.position or 0)
+        raise Corruption(error.reason, where=run.where, position=at) from error
 
 
 def _slices(buffer: Any, entries: list[Any]) -> list[memoryview]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ class RowMaker:
     def __init__(self, shard: int, schema: pa.Schema, wanted: Wanted) -> None:
         self.schema = schema
         self._shard = shard
-        self._shards = pa.array([], pa.int32())
+        self._shards = pa.nulls(0, pa.int32())
         self._keys = _several(wanted.keys, pa.binary())
         self._tags = _several(wanted.tags, pa.string())
         end_ms = wanted.end_timestamp_ms
@@ -59,10 +60,12 @@ class RowMaker:
         """What has to be decoded to tell which records are wanted; {} where the codec knows."""
         self.decoded = frozenset(_DECODED[name] for name in (needed | probed) if name in _DECODED)
 
-    def has_some(self, columns: Columns) -> bool:
-        """Whether any record is wanted, by columns of which at least `probed` are decoded."""
-        mask = self._mask(columns.to_arrow())
-        return len(columns) > 0 and (mask is None or pc.any(mask).as_py())
+    def matches(self, columns: Columns) -> list[int]:
+        """Offsets of the wanted records, by columns of which at least `probed` are decoded."""
+        found = columns.to_arrow()
+        mask = self._mask(found)
+        offsets = found.column("offset")
+        return list((offsets if mask is None else offsets.filter(mask)).to_pylist())
 
     def rows(self, columns: Columns) -> pa.RecordBatch:
         """The wanted records."""
@@ -79,22 +82,24 @@ class RowMaker:
             return self._shard_column(count)
         if name == "timestamp":
             return _microseconds(found.column("timestamp"))
-        array = found.column(name)
+        made = found.column(name)
         if name in _LISTS:
             # The same lists; only the name of their elements is another.
             return pa.Array.from_buffers(
                 RAW.field(name).type,
                 count,
-                [None, array.buffers()[1]],
+                [None, made.buffers()[1]],
                 null_count=0,
-                children=[array.values],
+                children=[made.values],
             )
-        return array
+        return made
 
     def _shard_column(self, count: int) -> pa.Array:
         if len(self._shards) < count:
             size = max(count, _SHARDS_MAX)
-            self._shards = pa.repeat(pa.scalar(self._shard, pa.int32()), size)
+            numbers = array("i", [self._shard]) * size
+            # Not from a list or a scalar: for those pyarrow loads pandas, which takes a second.
+            self._shards = pa.Array.from_buffers(pa.int32(), size, [None, pa.py_buffer(numbers)])
         return self._shards.slice(0, count)
 
     def _mask(self, found: pa.RecordBatch) -> pa.Array | None:

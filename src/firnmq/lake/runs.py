@@ -62,6 +62,8 @@ class Run(NamedTuple):
     where: str
     position: int
     """Where the buffer begins in the file or object."""
+    first_offset: int = 0
+    """Records below it are not to be read, though their batch may hold more."""
 
 
 Hides = Callable[[Any], bool]
@@ -277,8 +279,8 @@ def _fetched_runs(client: WireClient, split: Split, at: int, end_offset: int) ->
             continue
         deadline = time.monotonic() + _STALLED_S
         _check_rising(entries, where)
-        at = entries[-1].last_offset + 1
-        yield Run(fetched.batches, _committed(entries, fetched.aborted), at, where, 0)
+        first, at = max(at, fetched.start_offset), entries[-1].last_offset + 1
+        yield Run(fetched.batches, _committed(entries, fetched.aborted), at, where, 0, first)
 
 
 def _check_topic(client: WireClient, split: Split) -> None:

@@ -30,8 +30,8 @@ SCHEMA: Final = pa.schema(
 _BINARY: Final = pa.binary()
 _HEADERS: Final = SCHEMA.field("headers").type
 _TAGS: Final = SCHEMA.field("tags").type
-_NO_HEADERS: Final = pa.array([], HEADER)
-_NO_TAGS: Final = pa.array([], pa.string())
+_NO_HEADERS: Final = pa.nulls(0, HEADER)
+_NO_TAGS: Final = pa.nulls(0, pa.string())
 
 
 def to_arrow(columns: Columns, *, views: bool = False) -> pa.RecordBatch:
@@ -144,9 +144,13 @@ def _values(column: BinaryColumn | BinaryViews, views: bool) -> pa.Array:
 
 
 def _text(column: BinaryColumn) -> pa.Array:
-    """As strings. Only plain ASCII is known to be valid entry by entry without a look at each."""
+    """As strings; what is not UTF-8 in an entry is replaced."""
     if bytes(column.data).isascii():
         return _binary(pa.string(), column)
+    try:
+        return _binary(_BINARY, column).cast(pa.string())
+    except pa.ArrowInvalid:
+        pass
     texts = [None if raw is None else raw.decode("utf-8", "replace") for raw in column.entries()]
     return pa.array(texts, pa.string())
 

@@ -45,6 +45,14 @@ def test_expired_end(
     assert expired_end(sealed(*timestamps), config, active_bytes, NOW) == end
 
 
+@pytest.mark.parametrize(
+    ("lake_end", "end"), [(0, None), (9, None), (10, 10), (19, 10), (20, 20), (1000, 30)]
+)
+def test_what_the_lake_does_not_have_stays(lake_end: int, end: int | None) -> None:
+    config = TopicConfig(retention_ms=1000, lake_required=True)
+    assert expired_end(sealed(1, 2, 3), config, 0, NOW, lake_end) == end
+
+
 def test_segments_only_go_where_their_state_leads() -> None:
     closed, active = sealed(1)
     with pytest.raises(IllegalTransition):

@@ -1,0 +1,120 @@
+"""Syncs in processes of their own, each ending itself at a step, as `kill -9` would end it.
+
+Importing what a sync needs takes longer than a sync. So one process imports it and forks one child
+per sync. It takes lines of JSON, `{"options", "settings", "step", "count"}`, and answers each with
+the child's number; `{"wait": number}` is answered with its exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy.orm import Session
+
+from firnmq.lake import convert, fileio, twofold
+from firnmq.lake.source import OptionsSource
+from firnmq.lake.table import TopicTable
+from tests.integration.lake.lab import sync_here
+
+Wrap = Callable[[Callable[..., Any], Callable[[], None]], Callable[..., Any]]
+
+
+def _before(real: Callable[..., Any], passing: Callable[[], None]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        passing()
+        return real(*args, **kwargs)
+
+    return wrapped
+
+
+def _after(real: Callable[..., Any], passing: Callable[[], None]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
+        passing()
+        return result
+
+    return wrapped
+
+
+def _after_file(part: str) -> Wrap:
+    """After a metadata file whose name has this in it was written."""
+
+    def wrap(real: Callable[..., Any], passing: Callable[[], None]) -> Callable[..., Any]:
+        def close(stream: Any) -> None:
+            is_it = part in stream._target.name and not stream.closed
+            real(stream)
+            if is_it:
+                passing()
+
+        return close
+
+    return wrap
+
+
+STEPS: dict[str, tuple[Any, str, Wrap]] = {
+    "table made": (SqlCatalog, "create_table", _after),
+    "nothing read": (convert, "read_split", _before),
+    "file unwritten": (convert._Files, "_place", _before),
+    "file written": (convert._Files, "_place", _after),
+    "all converted": (TopicTable, "advance", _before),
+    "manifest written": (fileio._DurableStream, "close", _after_file("-m0.avro")),
+    "manifest list written": (fileio._DurableStream, "close", _after_file("snap-")),
+    "metadata written": (fileio._DurableStream, "close", _after_file("metadata.json")),
+    "catalog written, not committed": (Session, "commit", _before),
+    "committed": (SqlCatalog, "commit_table", _after),
+    "not told": (OptionsSource, "report", _before),
+    "told": (OptionsSource, "report", _after),
+    "pending finished": (twofold, "finish_pending", _after),
+}
+
+
+def arm(step: str, count: int) -> None:
+    """From now on this process dies at the step."""
+    left = count
+
+    def passing() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    owner, name, wrap = STEPS[step]
+    setattr(owner, name, wrap(getattr(owner, name), passing))
+
+
+def _child(order: dict[str, Any]) -> int:
+    """The whole life of a sync; its exit code, if it lives to have one."""
+    if order["step"] is not None:
+        arm(order["step"], order["count"])
+    sync_here(order["options"], **order["settings"])
+    return 0
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "wait" in order:
+            _, status = os.waitpid(order["wait"], 0)
+            answer = os.waitstatus_to_exitcode(status)
+        else:
+            answer = os.fork()
+            if answer == 0:
+                try:
+                    os._exit(_child(order))
+                except BaseException:
+                    traceback.print_exc()
+                    sys.stderr.flush()
+                    os._exit(1)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,212 @@
+"""Records of real clients in the table: once, equal, whoever reads it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from confluent_kafka import Producer
+
+from firnmq.lake.runner import SparkRunner
+from firnmq.lake.sync import SyncDone, TopicSync
+from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
+from tests.integration.kafka.nodes import NodeProcess
+from tests.integration.lake.lab import (
+    NOON_MS,
+    Sent,
+    as_rows,
+    new_topic,
+    numbered,
+    open_table,
+    options_of,
+    produce,
+    rows_of,
+    sync_here,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
+    node.start()
+    yield node
+    node.close()
+
+
+def every_kind(node: NodeProcess, topic: str) -> list[Sent]:
+    """Each codec with everything a record may have or lack."""
+    sent = []
+    for number, codec in enumerate(CODECS):
+        at = NOON_MS + number * 1_800_000
+        kinds: list[dict[str, Any]] = [
+            {"key": b"k", "value": b"v", "headers": [("tag", b"red"), ("trace", b"\x00\xff")]},
+            {"key": None, "value": b"no key", "headers": [("tag", b"red"), ("tag", b"blue")]},
+            {"key": b"gone", "value": None},
+            {"key": None, "value": None, "headers": [("empty", b""), ("null", None)]},
+            {"key": b"", "value": b""},
+            {"key": bytes(range(256)), "value": bytes(range(256)) * 40},
+        ]
+        records = [
+            {**kind, "partition": each % 2, "timestamp": at + each}
+            for each, kind in enumerate(kinds)
+        ]
+        sent += produce(node, topic, records, **{"compression.type": codec})
+    return sorted(sent)
+
+
+def files_of(options: dict[str, str]) -> list[str]:
+    """Paths of the files of the newest snapshot."""
+    catalog, table = open_table(options)
+    with catalog:
+        tasks = table.iceberg.scan().plan_files()
+        return [task.file.file_path.removeprefix("file://") for task in tasks]
+
+
+def test_every_kind_of_record_is_there_once_for_every_reader(
+    node: NodeProcess, spark: SparkSession
+) -> None:
+    """1. A client sends every kind of record with every codec. 2. Spark converts them.
+    3. PyIceberg, Spark and DuckDB read what was sent, and still do after another sync."""
+    topic = new_topic(node)
+    options = options_of(node, topic)
+    sent = every_kind(node, topic)
+    done = sync_here(options, SparkRunner(spark), partition="hour")
+    assert done.row_count == len(sent)
+    expected = [each.row for each in sent]
+    for _ in range(2):
+        assert rows_of(options) == expected
+        files = files_of(options)
+        assert as_rows(row.asDict() for row in spark.read.parquet(*files).collect()) == expected
+        found = duckdb.sql(f"FROM read_parquet({files!r})").to_arrow_table().to_pylist()
+        assert as_rows(found) == expected
+        assert sync_here(options, SparkRunner(spark)).rounds == 0
+
+
+def test_only_what_is_committed_gets_into_the_table(node: NodeProcess) -> None:
+    topic = new_topic(node, shards=1)
+    options = options_of(node, topic)
+    plain = produce(node, topic, [{"partition": 0, "value": b"plain", "timestamp": NOON_MS}])
+    producer = Producer(
+        {"bootstrap.servers": node.address, "transactional.id": f"t-{secrets.token_hex(4)}"}
+    )
+    producer.init_transactions(60)
+    for value, is_kept in ((b"aborted", False), (b"kept", True)):
+        producer.begin_transaction()
+        producer.produce(topic, partition=0, value=value, timestamp=NOON_MS)
+        producer.flush(60)
+        if is_kept:
+            producer.commit_transaction(60)
+        else:
+            producer.abort_transaction(60)
+    producer.begin_transaction()
+    producer.produce(topic, partition=0, value=b"open", timestamp=NOON_MS)
+    producer.flush(60)
+    sync_here(options)
+    assert [row[4] for row in rows_of(options)] == [b"plain", b"kept"]
+    producer.commit_transaction(60)
+    sync_here(options)
+    assert [row[4] for row in rows_of(options)] == [b"plain", b"kept", b"open"]
+    assert plain[0].row in rows_of(options)
+
+
+def test_hours_are_kept_apart_and_rounds_bounded(node: NodeProcess, tmp_path: Path) -> None:
+    topic = new_topic(node, segment_bytes=4_096)
+    options = options_of(node, topic, tmp_path / "lake")
+    sent = produce(node, topic, numbered(300))
+    done = sync_here(options, partition="hour", commit_bytes=6_000, split_bytes=3_000)
+    assert done.rounds > 2
+    assert rows_of(options) == [each.row for each in sent]
+    catalog, table = open_table(options)
+    with catalog:
+        for task in table.iceberg.scan().plan_files():
+            (hour,) = task.file.partition
+            times = {
+                each.row[2] // 3_600_000
+                for each in sent
+                if f"/{each.shard:05d}-" in task.file.file_path and each.row[2] // 3_600_000 == hour
+            }
+            assert times == {hour}
+
+
+def test_sealed_only_leaves_the_active_segment(node: NodeProcess, tmp_path: Path) -> None:
+    topic = new_topic(node, shards=1, segment_bytes=4_096)
+    options = options_of(node, topic, tmp_path / "lake")
+    sent = produce(node, topic, numbered(200, shards=1), **{"batch.num.messages": 10})
+    sync_here(options, is_sealed_only=True)
+    rows = rows_of(options)
+    assert 0 < len(rows) < len(sent)
+    assert rows == [each.row for each in sent][: len(rows)]
+    sync_here(options)
+    assert rows_of(options) == [each.row for each in sent]
+
+
+def test_a_warehouse_in_a_bucket(
+    node: NodeProcess, spark: SparkSession, seaweed: SeaweedServer, tmp_path: Path
+) -> None:
+    topic = new_topic(node)
+    options = {
+        **options_of(node, topic),
+        "catalog": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"{seaweed.url}/{secrets.token_hex(8)}",
+        "warehouse.endpoint": seaweed.endpoint,
+        "warehouse.region": "us-east-1",
+        "warehouse.access_key": ACCESS_KEY,
+        "warehouse.secret_key": SECRET_KEY,
+        "warehouse.allow_http": "true",
+    }
+    sent = every_kind(node, topic)
+    sync_here(options, SparkRunner(spark), partition="hour")
+    sent += produce(node, topic, numbered(40))
+    sync_here(options, SparkRunner(spark))
+    assert rows_of(options) == sorted(each.row for each in sent)
+
+
+def test_following_takes_what_comes(node: NodeProcess, tmp_path: Path) -> None:
+    """1. A sync follows. 2. Records come, twice. 3. Each time it has them soon; then it stops."""
+    from threading import Event, Thread
+
+    from firnmq.lake.source import OptionsSource
+    from firnmq.lake.sync import RoundDone, SyncSettings
+    from tests.integration.lake.lab import InlineRunner
+
+    topic = new_topic(node)
+    options = options_of(node, topic, tmp_path / "lake")
+    work = TopicSync(
+        source=OptionsSource(options),
+        runner=InlineRunner(),
+        options=options,
+        settings=SyncSettings(commit_interval_s=0.05, poll_s=0.05),
+    )
+    stop, caught_up = Event(), Event()
+    total: list[SyncDone] = []
+    row_count = 0
+
+    def watch(done: RoundDone) -> None:
+        nonlocal row_count
+        row_count += done.row_count
+        if row_count in (100, 150):
+            caught_up.set()
+
+    thread = Thread(target=lambda: total.append(work.follow(stop, watch)))
+    thread.start()
+    try:
+        sent = produce(node, topic, numbered(100))
+        assert caught_up.wait(120)
+        caught_up.clear()
+        sent += produce(node, topic, numbered(50, start=100))
+        assert caught_up.wait(120)
+    finally:
+        stop.set()
+        thread.join()
+        work.close()
+    assert total[0].row_count == 150
+    assert rows_of(options) == sorted(each.row for each in sent)
