@@ -92,7 +92,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return _document(bounds.topic_id, ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, stop = self._known(start), self._known(end)
+        begin, stop = self._known(start, end["topic"]), self._known(end)
         self._planned = stop
         shards = tuple(shard for shard in stop if begin.get(shard, 0) < stop[shard])
         if not shards:
