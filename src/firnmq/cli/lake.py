@@ -30,14 +30,13 @@ def lake() -> None:
 
 
 @lake.command()
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--follow", is_flag=True, help="Go on until stopped, instead of catching up once.")
 @click.option("--sealed", is_flag=True, help="Only sealed segments: fewer, larger files, later.")
 @click.option(
     "--partition",
     type=click.Choice(["day", "hour"]),
-    default="day",
-    show_default=True,
+    show_default="day",
     help="Of a table that is made: by day or hour of the record's timestamp.",
 )
 @click.option(
@@ -49,9 +48,15 @@ def lake() -> None:
 @click.option(
     "--schema-kind",
     type=click.Choice(["json", "avro", "avro-confluent"]),
-    default="json",
-    show_default=True,
+    show_default="json",
     help="What the schema is, and how values are encoded.",
+)
+@click.option(
+    "--schema-writer",
+    "writers",
+    metavar="NUMBER=FILE",
+    multiple=True,
+    help="avro-confluent: the schema that values with this number were written with.",
 )
 @click.option(
     "--commit-bytes",
@@ -75,9 +80,10 @@ def sync(
     topics: tuple[str, ...],
     follow: bool,
     sealed: bool,
-    partition: str,
+    partition: str | None,
     schema_path: Path | None,
-    schema_kind: str,
+    schema_kind: str | None,
+    writers: tuple[str, ...],
     commit_bytes: int,
     commit_interval_s: float,
     master: str,
@@ -87,23 +93,30 @@ def sync(
 ) -> None:
     """Convert what of the topics is not in their tables yet, exactly once.
 
-    May be killed, repeated and run several times at once. With --follow, one topic.
+    May be killed, repeated and run several times at once. With --follow, one topic. Without
+    topics, those that the file given with --config has in [lake.topics.NAME].
     """
-    from firnmq.lake.sync import SyncSettings
+    from firnmq.cli.lake_topics import TopicChoices
 
-    if follow and len(topics) > 1:
+    choices = TopicChoices(place["config_path"], topics)
+    if follow and len(choices.topics) > 1:
         raise click.UsageError("--follow is for one topic; start one for each")
-    settings = SyncSettings(
-        commit_bytes=commit_bytes,
-        commit_interval_s=commit_interval_s,
-        is_sealed_only=sealed,
-        partition=partition,
-        schema_document=None if schema_path is None else schema_path.read_text("utf-8"),
-        schema_kind=schema_kind,
-    )
+    settings = {
+        topic: choices.settings(
+            topic,
+            partition=partition,
+            schema_path=schema_path,
+            schema_kind=schema_kind,
+            writers=writers,
+            commit_bytes=commit_bytes,
+            commit_interval_s=commit_interval_s,
+            is_sealed_only=sealed,
+        )
+        for topic in choices.topics
+    }
     with _resolved(place) as options, session(master, spark_settings) as spark:
-        for topic in topics:
-            _sync_topic({**options, "topic": topic}, settings, spark, follow, as_json)
+        for topic in choices.topics:
+            _sync_topic({**options, "topic": topic}, settings[topic], spark, follow, as_json)
 
 
 @lake.command()

@@ -1,6 +1,6 @@
 """Configuration: what a topic and a store can be told, with defaults and limits."""
 
-from firnmq.config.lake import LakeConfig
+from firnmq.config.lake import LakeConfig, LakeTopicConfig, load_lake_config
 from firnmq.config.names import check_topic_name
 from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
 from firnmq.config.sections import Settings
@@ -22,6 +22,7 @@ __all__ = [
     "CompressionType",
     "Durability",
     "LakeConfig",
+    "LakeTopicConfig",
     "LogConfig",
     "MemoryOverflow",
     "SecurityConfig",
@@ -33,6 +34,7 @@ __all__ = [
     "TopicConfig",
     "check_topic_name",
     "is_loopback",
+    "load_lake_config",
     "load_store_config",
     "load_tiering_config",
 ]

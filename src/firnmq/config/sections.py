@@ -88,7 +88,9 @@ class Settings:
 
 def _converted(name: str, value: object, kind: Any, *, strict: bool = False) -> object:
     try:
-        converted: object = msgspec.convert(value, kind, strict=strict, dec_hook=_path)
+        converted: object = msgspec.convert(
+            value, kind, strict=strict, str_keys=True, dec_hook=_path
+        )
     except (msgspec.ValidationError, ValueError) as error:
         raise InvalidArgument(name, f"{value!r} does not fit: {error}") from None
     return converted

@@ -39,6 +39,7 @@ class Typing(msgspec.Struct, frozen=True, kw_only=True):
     document: str
     kind: str
     dead_letters: Target
+    writers: dict[int, str] = {}
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +102,7 @@ def _write_typed(
 ) -> None:
     from firnmq.lake.typed import Parser, typed_rows
 
-    parser: Parser = Parser.from_document(typing.document, typing.kind)
+    parser: Parser = Parser.from_document(typing.document, typing.kind, writers=typing.writers)
     with (
         _Files(task, task.target, files) as out,
         _Files(task, typing.dead_letters, dead) as misfits,

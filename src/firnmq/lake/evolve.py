@@ -13,19 +13,28 @@ if TYPE_CHECKING:
     from pyiceberg.table import Transaction
     from pyiceberg.types import IcebergType
 
+    from firnmq.lake.typed import Addition
+
 _log = EventLogger("lake.evolve")
 
 
-def add_columns(table: TopicTable, wanted: pa.Schema) -> None:
-    """Adds what the table has not, at the top or within structs. Columns are never removed and
-    keep their types: SchemaConflict says which one would not."""
+def missing_columns(table: TopicTable, wanted: pa.Schema) -> list[Addition]:
+    """What the table has not, at the top or within structs. Columns are never removed and keep
+    their types: SchemaConflict says which one would not."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     from firnmq.lake.typed import additions
 
+    existing = schema_to_pyarrow(table.iceberg.schema(), include_field_ids=False)
+    return additions(existing, wanted)
+
+
+def add_columns(table: TopicTable, wanted: pa.Schema) -> None:
+    """Adds what is missing, in a commit before the first file that has it. Rows from before show
+    null there; a sync that still runs with an older schema goes on adding files without it."""
+
     def attempt(transaction: Transaction, token: str) -> Advanced:
-        existing = schema_to_pyarrow(table.iceberg.schema(), include_field_ids=False)
-        missing = additions(existing, wanted)
+        missing = missing_columns(table, wanted)
         if not missing:
             return Advanced()
         with transaction.update_schema() as update:

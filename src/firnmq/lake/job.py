@@ -29,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         partition=given.partition,
         schema_document=None if given.schema is None else Path(given.schema).read_text("utf-8"),
         schema_kind=given.schema_kind,
+        schema_writers={
+            int(number): Path(path).read_text("utf-8")
+            for number, path in (each.split("=", 1) for each in given.schema_writer)
+        },
     )
     spark = spark_session("firn lake sync", master=None)
     try:
@@ -67,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sealed", action="store_true")
     parser.add_argument("--schema", metavar="FILE")
     parser.add_argument("--schema-kind", default=defaults.schema_kind)
+    parser.add_argument("--schema-writer", action="append", default=[], metavar="NUMBER=FILE")
     return parser
 
 

@@ -71,6 +71,8 @@ class SyncSettings:
     schema_document: str | None = None
     """Typed mode: a JSON Schema or an Avro schema."""
     schema_kind: str = "json"
+    schema_writers: Mapping[int, str] = field(default_factory=dict)
+    """For avro-confluent: the schemas that values were written with, by number."""
 
     def __post_init__(self) -> None:
         if self.partition not in ("day", "hour"):
@@ -265,7 +267,10 @@ class TopicSync:
         from firnmq.lake.typed import Parser, typed_schema
 
         settings = self._settings
-        return typed_schema(Parser.from_document(settings.schema_document, settings.schema_kind))
+        parser = Parser.from_document(
+            settings.schema_document, settings.schema_kind, writers=settings.schema_writers
+        )
+        return typed_schema(parser)
 
     def _round(self, plan: Plan) -> RoundDone | None:
         """One commit's worth; None if there is nothing to do."""
@@ -313,9 +318,9 @@ class TopicSync:
         queues: dict[int, list[Split]] = {shard.shard: [] for shard in plan.shards}
         for split in split_plan(plan, Wanted(start_offsets=dict(base)), target):
             queues[split.shard].append(split)
-        for shard in plan.shards:
-            if not shard.segments and shard.leader is not None:
-                queues[shard.shard] = _asked_of_leader(plan, shard, base.get(shard.shard, 0))
+        for each in plan.shards:
+            if not each.segments and each.leader is not None:
+                queues[each.shard] = _asked_of_leader(plan, each, base.get(each.shard, 0))
         plan_ends = {shard.shard: shard.end_offset for shard in plan.shards}
         taken: dict[int, list[Split]] = {shard: [] for shard in queues}
         total, turn = 0, 0
@@ -346,6 +351,7 @@ class TopicSync:
             typing = Typing(
                 document=self._settings.schema_document,
                 kind=self._settings.schema_kind,
+                writers=dict(self._settings.schema_writers),
                 dead_letters=_target(self._dead, DEAD_LETTER_ROWS),
             )
         return [

@@ -89,7 +89,7 @@ def written(table: TopicTable, rows: pa.RecordBatch) -> list[DataFile]:
             )
         )
 
-    writer = PartitionedWriter(table.numbered(RAW), table.partition, place)
+    writer = PartitionedWriter(table.numbered(rows.schema), table.partition, place)
     writer.write(rows)
     writer.close()
     return files

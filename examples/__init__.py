@@ -1,0 +1,1 @@
+"""Worked examples. Each runs by itself: `python -m examples.clickstream`."""

@@ -1,0 +1,1 @@
+"""The example's pipeline on a Spark cluster of real processes: `python -m scale`."""

@@ -1,0 +1,25 @@
+"""Values as columns: a JSON Schema or an Avro schema, and what of a topic does not fit it."""
+
+from firnmq.lake.typed.columns import RESERVED_NAMES, column_names
+from firnmq.lake.typed.deadletter import DEAD_LETTERS, dead_letters
+from firnmq.lake.typed.evolution import Addition, additions
+from firnmq.lake.typed.failures import SchemaConflict, SchemaRefused
+from firnmq.lake.typed.parser import Parsed, Parser, SchemaKind
+from firnmq.lake.typed.rows import TypedRows, typed_rows, typed_schema
+
+__all__ = [
+    "DEAD_LETTERS",
+    "RESERVED_NAMES",
+    "Addition",
+    "Parsed",
+    "Parser",
+    "SchemaConflict",
+    "SchemaKind",
+    "SchemaRefused",
+    "TypedRows",
+    "additions",
+    "column_names",
+    "dead_letters",
+    "typed_rows",
+    "typed_schema",
+]
