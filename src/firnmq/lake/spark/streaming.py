@@ -23,7 +23,7 @@ from firnmq.lake.spark.reading import PiecePartition, read_piece
 from firnmq.lake.wire import WireClient, patiently
 
 try:
-    from pyspark.sql.streaming.datasource import (
+    from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found]
         ReadAllAvailable,
         ReadLimit,
         ReadMaxRows,
