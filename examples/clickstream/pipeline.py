@@ -30,7 +30,7 @@ EVENT = (
     "quantity INT, _corrupt_record STRING"
 )
 ENRICHED_EVENT = "event STRING, country STRING, category STRING, quantity INT, revenue DOUBLE"
-RESTARTS_MAX = 5
+RESTARTS_MAX = 10
 SCHEMA_FILE = Path(__file__).with_name("enriched.schema.json")
 
 

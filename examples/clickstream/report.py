@@ -20,9 +20,10 @@ SELECT date_trunc('DAY', timestamp) AS day, category,
 FROM clicks JOIN products USING (product)
 GROUP BY day, category ORDER BY day, category
 """
+# The condition reaches the data source: days before that are not even opened.
 SECONDS = """
 SELECT date_trunc('SECOND', timestamp) AS second, count(*) AS events
-FROM clicks WHERE timestamp >= (SELECT max(timestamp) FROM clicks) - INTERVAL 60 SECONDS
+FROM clicks WHERE timestamp >= timestamp_millis({since_ms})
 GROUP BY second ORDER BY second
 """
 
@@ -51,7 +52,9 @@ def ask(spark: SparkSession, bootstrap: str) -> Answer:
     clicks = raw.select("timestamp", event).where("e._corrupt_record IS NULL")
     clicks.select("timestamp", "e.*").createOrReplaceTempView("clicks")
     products(spark).createOrReplaceTempView("products")
-    return Answer(days=spark.sql(YEAR).collect(), seconds=spark.sql(SECONDS).collect())
+    days = spark.sql(YEAR).collect()
+    since_ms = int(max(row.newest for row in days).timestamp() * 1000) - 60_000
+    return Answer(days=days, seconds=spark.sql(SECONDS.format(since_ms=since_ms)).collect())
 
 
 def hours_written(spark: SparkSession, bootstrap: str) -> list[Any]:
