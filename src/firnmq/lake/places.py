@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -232,7 +233,7 @@ def _leader_plan(client: WireClient, topic: str, wanted: Wanted) -> Plan:
         cluster="",
         topic=topic,
         topic_id=place.topic_id,
-        made_ms=0,
+        made_ms=time.time_ns() // 1_000_000,
         options=client.topic_options(topic),
         shards=tuple(found),
     )
