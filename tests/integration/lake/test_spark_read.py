@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812
 
 from firnmq.lake.spark import register
 from firnmq.lake.spark.filters import Limits
