@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from examples.clickstream.pipeline import CLICKS, ENRICHED, EVENT, HOURLY, products
+from examples.clickstream.pipeline import CLICKS, ENRICHED, HOURLY, parsed, products
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ def ask(spark: SparkSession, bootstrap: str) -> Answer:
     from pyspark.sql import functions as F  # noqa: N812
 
     raw = spark.read.format("firn").option("bootstrap", bootstrap).option("topic", CLICKS).load()
-    event = F.from_json(F.col("value").cast("string"), EVENT).alias("e")
+    event = parsed(F.col("value")).alias("e")
     clicks = raw.select("timestamp", event).where("e._corrupt_record IS NULL")
     clicks.select("timestamp", "e.*").createOrReplaceTempView("clicks")
     products(spark).createOrReplaceTempView("products")
