@@ -23,7 +23,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check format test test-hdfs bench soak lock clean
+.PHONY: help setup run check format test test-hdfs test-iceberg bench soak lock clean
 
 help:
 	@echo "make setup   create $(VENV) from $(LOCK) and compile what is compiled in place"
@@ -32,6 +32,7 @@ help:
 	@echo "make format  let ruff format and fix what it can"
 	@echo "make test    check, then all tests"
 	@echo "make test-hdfs  the tests of HDFS, with Hadoop from Maven (needs java and mvn)"
+	@echo "make test-iceberg  the lake's table through Iceberg's own runtime (needs java and mvn)"
 	@echo "make bench   all benchmarks into benchmarks/results.json"
 	@echo "make soak    random workloads with crashes, for as long as you like"
 	@echo "make lock    resolve pyproject.toml into $(LOCK)"
@@ -76,6 +77,9 @@ test: setup check
 
 test-hdfs: setup
 	$(BIN)/python -m pytest -m hdfs tests/integration/tiering $(ARGS)
+
+test-iceberg: setup
+	$(BIN)/python -m pytest -m iceberg tests/integration/lake $(ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ONLY)
