@@ -28,10 +28,6 @@ _BUSY_S: Final = 30
 """How long a commit waits for another process that is writing to the same SQLite file."""
 _OPEN_ATTEMPTS: Final = 5
 _OPEN_WAIT_S: Final = 0.2
-_STORE_OPTIONS: Final = (
-    *("endpoint", "region", "access_key", "secret_key", "session_token"),
-    *("credentials_file",),
-)
 
 T = TypeVar("T")
 
@@ -56,11 +52,14 @@ def warehouse_store(location: str, options: Mapping[str, str]) -> ObjectStore:
 
 def _store_options(options: Mapping[str, str]) -> StoreOptions:
     """Options named `warehouse.access_key` count before those named `store.access_key`."""
-    given = {name: _option(options, name) for name in _STORE_OPTIONS}
-    is_http = (_option(options, "allow_http") or "").lower() == "true"
     return StoreOptions(
-        **{name: value for name, value in given.items() if value is not None},
-        allow_http=is_http,
+        endpoint=_option(options, "endpoint"),
+        region=_option(options, "region"),
+        access_key=_option(options, "access_key"),
+        secret_key=_option(options, "secret_key"),
+        session_token=_option(options, "session_token"),
+        credentials_file=_option(options, "credentials_file"),
+        allow_http=(_option(options, "allow_http") or "").lower() == "true",
     )
 
 

@@ -84,7 +84,7 @@ def replacing(transaction: Transaction, summary: Mapping[str, str]) -> _Replaced
     )
 
 
-class _AnyTime(_SnapshotProducer):  # type: ignore[misc, type-arg]
+class _AnyTime(_SnapshotProducer):  # type: ignore[type-arg]
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         try:
             return super()._summary(snapshot_properties)
@@ -109,11 +109,11 @@ class _AnyTime(_SnapshotProducer):  # type: ignore[misc, type-arg]
         )
 
 
-class _Appended(_AnyTime, _MergeAppendFiles):  # type: ignore[misc]
+class _Appended(_AnyTime, _MergeAppendFiles):
     pass
 
 
-class _Replaced(_AnyTime, _OverwriteFiles):  # type: ignore[misc]
+class _Replaced(_AnyTime, _OverwriteFiles):
     pass
 
 

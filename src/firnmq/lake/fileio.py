@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io import OutputFile, OutputStream
+from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
@@ -16,7 +16,7 @@ from firnmq.disk.directory import make_directories, sync_directory
 from firnmq.tiering.stores.local import PARTIAL
 
 
-class DurableFileIO(PyArrowFileIO):  # type: ignore[misc]
+class DurableFileIO(PyArrowFileIO):
     """PyIceberg's own, but a local file appears whole and synced, or not at all.
 
     Object stores keep that promise by themselves.
@@ -25,7 +25,7 @@ class DurableFileIO(PyArrowFileIO):  # type: ignore[misc]
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties=properties)
 
-    def new_output(self, location: str) -> OutputFile:
+    def new_output(self, location: str) -> PyArrowFile:
         scheme, _, path = self.parse_location(location, self.properties)
         if scheme != "file":
             return super().new_output(location)
@@ -34,7 +34,7 @@ class DurableFileIO(PyArrowFileIO):  # type: ignore[misc]
         )
 
 
-class _DurableFile(PyArrowFile):  # type: ignore[misc]
+class _DurableFile(PyArrowFile):
     def create(self, overwrite: bool = False) -> OutputStream:
         if not overwrite and self.exists():
             raise FileExistsError(f"{self.location} exists already")

@@ -60,7 +60,7 @@ class SparkRunner:
             context.cancelJobGroup(group)  # Ctrl-C, above all.
             raise
         finally:
-            context.setLocalProperty("spark.jobGroup.id", None)
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
     @contextmanager
     def _watching(self, group: str, count: int) -> Iterator[None]:

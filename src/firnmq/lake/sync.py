@@ -318,9 +318,9 @@ class TopicSync:
         queues: dict[int, list[Split]] = {shard.shard: [] for shard in plan.shards}
         for split in split_plan(plan, Wanted(start_offsets=dict(base)), target):
             queues[split.shard].append(split)
-        for shard in plan.shards:
-            if not shard.segments and shard.leader is not None:
-                queues[shard.shard] = _asked_of_leader(plan, shard, base.get(shard.shard, 0))
+        for each in plan.shards:
+            if not each.segments and each.leader is not None:
+                queues[each.shard] = _asked_of_leader(plan, each, base.get(each.shard, 0))
         plan_ends = {shard.shard: shard.end_offset for shard in plan.shards}
         taken: dict[int, list[Split]] = {shard: [] for shard in queues}
         total, turn = 0, 0

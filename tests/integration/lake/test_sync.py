@@ -121,7 +121,7 @@ def test_only_what_is_committed_gets_into_the_table(node: NodeProcess) -> None:
 def test_hours_are_kept_apart_and_rounds_bounded(node: NodeProcess, tmp_path: Path) -> None:
     topic = new_topic(node, segment_bytes=4_096)
     options = options_of(node, topic, tmp_path / "lake")
-    sent = produce(node, topic, numbered(300))
+    sent = produce(node, topic, numbered(300), **{"batch.num.messages": 10})
     done = sync_here(options, partition="hour", commit_bytes=6_000, split_bytes=3_000)
     assert done.rounds > 2
     assert rows_of(options) == [each.row for each in sent]

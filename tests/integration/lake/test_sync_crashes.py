@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from firnmq.lake.catalog import OpenCatalog
 from firnmq.lake.maintain import expire
 from firnmq.lake.places import make_plan
+from firnmq.lake.table import find_table
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
+    NOON_MS,
     new_topic,
     numbered,
     open_table,
@@ -165,3 +169,82 @@ def test_two_at_once_convert_every_offset_once(
     assert [syncs.ended(number) for number in several] == [0, 0, 0]
     sync_here(options, **SMALL_COMMITS)
     assert rows_of(options) == sorted(each.row for each in sent)
+
+
+def test_a_worker_that_dies_is_replaced(node: NodeProcess, tmp_path: Path) -> None:
+    """1. A Python worker of Spark is killed when its files are written. 2. Spark tries its task
+    again. 3. The table has everything once, and one file per name."""
+    topic = new_topic(node, segment_bytes=4_096)
+    options = options_of(node, topic, tmp_path / "lake")
+    sent = produce(node, topic, numbered(200), **{"batch.num.messages": 10})
+    marker = tmp_path / "died"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.integration.lake.dying"),
+            *(json.dumps(options), str(marker)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert done.returncode == 0, done.stderr
+    assert marker.exists()
+    assert json.loads(done.stdout) == {"rows": 200}
+    assert rows_of(options) == [each.row for each in sent]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "word": {"type": "string"}},
+    "required": ["n"],
+}
+TYPED_STEPS = [
+    *(("all converted", count) for count in (1, 2)),
+    *(("committed", count) for count in (1, 2)),
+    *(("metadata written", count) for count in (1, 2)),
+    *(("not told", count) for count in (1, 2)),
+]
+"""A round commits twice: dead letters, then rows."""
+
+
+def test_a_typed_topic_killed_between_its_two_commits(
+    node: NodeProcess, syncs: Syncs, tmp_path: Path
+) -> None:
+    """1. Values fit a schema or do not, in turn. 2. Syncs are killed before, between and after the
+    commits of rows and dead letters. 3. Every record is in one of the two tables, once."""
+    topic = new_topic(node, shards=2)
+    options = options_of(node, topic, tmp_path / "lake")
+    settings = {"schema_document": json.dumps(SCHEMA), "partition": "hour"}
+    good, bad = set(), set()
+    killed = 0
+    for number, (step, count) in enumerate(TYPED_STEPS):
+        records = [
+            {
+                "partition": each % 2,
+                "value": b'{"n": %d}' % each if each % 3 else b"no JSON %d" % each,
+                "timestamp": NOON_MS + each,
+            }
+            for each in range(number * 30, number * 30 + 30)
+        ]
+        for each in produce(node, topic, records):
+            assert each.value is not None
+            (good if each.value.startswith(b"{") else bad).add((each.shard, each.offset))
+        killed += syncs.ended(syncs.start(options, settings, step, count)) != 0
+    assert killed == len(TYPED_STEPS)
+    sync_here(options, **settings)
+    found = [(row["shard"], row["offset"]) for row in _typed_rows(options, "topics")]
+    dead = [(row["shard"], row["offset"]) for row in _typed_rows(options, "dead_letters")]
+    assert sorted(found) == sorted(good)
+    assert sorted(dead) == sorted(bad)
+
+
+def _typed_rows(options: dict[str, str], namespace: str) -> list[dict[str, Any]]:
+    plan = make_plan(options)
+    assert plan.table is not None
+    with OpenCatalog(plan.table, options) as catalog:
+        table = find_table(catalog, plan.topic, plan.topic_id, namespace=namespace)
+        assert table is not None
+        rows: list[dict[str, Any]] = table.iceberg.scan().to_arrow().to_pylist()
+        return rows
