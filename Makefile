@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+SPARK43 := .venv-spark43
 LOCK := requirements.lock
 COMPILED := src/firnmq/record/codec src/firnmq/disk/gathered
 
@@ -23,7 +24,8 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run demo scale check format test test-hdfs test-cluster bench soak lock clean
+.PHONY: help setup run demo scale check format test test-hdfs test-spark43 test-cluster \
+	bench soak lock clean
 
 help:
 	@echo "make setup   create $(VENV) from $(LOCK) and compile what is compiled in place"
@@ -33,6 +35,7 @@ help:
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make format  let ruff format and fix what it can"
 	@echo "make test    check, then all tests"
+	@echo "make test-spark43  the tests of the lake on PySpark 4.3.0, in $(SPARK43)"
 	@echo "make test-hdfs  the tests of HDFS, with Hadoop from Maven (needs java and mvn)"
 	@echo "make test-cluster  the tests that start a Spark cluster"
 	@echo "make bench   all benchmarks into benchmarks/results.json"
@@ -82,6 +85,15 @@ format: setup
 
 test: setup check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+# Another Spark than the locked one, in an environment of its own; everything else is as locked.
+test-spark43: setup
+	test -x $(SPARK43)/bin/python || $(PYTHON) -m venv $(SPARK43)
+	$(SPARK43)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--require-hashes -r $(LOCK)
+	$(SPARK43)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --no-deps pyspark==4.3.0 -e .
+	$(SPARK43)/bin/python -m pytest tests/unit/lake tests/integration/lake $(ARGS)
 
 test-hdfs: setup
 	$(BIN)/python -m pytest -m hdfs tests/integration/tiering $(ARGS)
