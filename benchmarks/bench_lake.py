@@ -39,6 +39,10 @@ START_MS = 1_767_225_600_000
 HOUR_MS = 3_600_000
 LOOKUPS = 20
 TOPIC = "clicks"
+SCAN = (
+    *("count(*)", "max(shard)", "max(offset)", "max(timestamp)", "sum(length(key))"),
+    *("sum(length(value))", "sum(size(headers))", "sum(size(tags))"),
+)
 
 
 def fill(path: Path) -> None:
@@ -134,6 +138,13 @@ class Bench:
         rows.write.parquet(str(path / "files"))
         return ROW_COUNT / (time.perf_counter() - began)
 
+    def scan(self, rows: Any) -> float:
+        """Rows per second of a query that looks at every column of every row."""
+        began = time.perf_counter()
+        (found,) = rows.selectExpr(*SCAN).collect()
+        assert found[0] == ROW_COUNT, found
+        return ROW_COUNT / (time.perf_counter() - began)
+
 
 @contextmanager
 def bench(run: Run) -> Iterator[Bench]:
@@ -166,6 +177,23 @@ def lake_convert(run: Run) -> Measured:
         return run.alternate(
             ours=lambda: made.convert(made.lake(made.fresh())),
             baseline=made.write_by_spark,
+            extra={"rows": ROW_COUNT},
+        )
+
+
+@benchmark("lake_scan", unit="rows/s", bar=Bar.ratio_at_least(0.6))
+def lake_scan(run: Run) -> Measured:
+    """All columns of the log through the data source, against Spark's reader of the same rows in
+    the table's Parquet files."""
+    with bench(run) as made:
+        path = made.fresh()
+        made.convert(made.lake(path))
+        spark = made.spark
+        files = spark.read.option("recursiveFileLookup", "true")
+        files = files.option("pathGlobFilter", "*.parquet").parquet(f"{path}/files")
+        return run.alternate(
+            ours=lambda: made.scan(spark.read.format("firn").options(**made.options).load()),
+            baseline=lambda: made.scan(files),
             extra={"rows": ROW_COUNT},
         )
 

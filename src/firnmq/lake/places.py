@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,15 +27,19 @@ _TIMEOUT_S: Final = 120.0
 _LEADER_OFFSETS: Final = 2**18
 _RECORD_BYTES_GUESS: Final = 256
 """Where only the leader knows segments, parts of so many offsets stand for them."""
+_NO_SUCH_PATH: Final = "NoSuchPath"
+"""What an older node says, which makes no plans."""
 _WILDCARDS: Final = ("0.0.0.0", "::", "[::]")
 
 
 class PlanRefused(FirnError):
     """The node's HTTP listener did not give what was asked for."""
 
-    def __init__(self, url: str, status: int, message: str) -> None:
+    def __init__(self, url: str, status: int, message: str, kind: str = "") -> None:
         super().__init__(f"{url} answered {status}: {message}")
         self.status = status
+        self.kind = kind
+        """The error's name, where the node said one."""
 
 
 class HttpUnreachable(FirnError):
@@ -80,14 +85,15 @@ def make_plan(options: Mapping[str, str], wanted: Wanted | None = None) -> Plan:
 @contextmanager
 def resolved(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The options with a node in them: while inside, a directory named by `data` is served by this
-    process on addresses of its own. Other options stay as they are."""
+    process on addresses of its own, with the settings of the file that `config` names. Other
+    options stay as they are."""
     if "data" not in options or "bootstrap" in options:
         yield dict(options)
         return
     found = list(entry_points(group=DIRECTORY_GROUP))
     if not found:
         raise InvalidArgument("data", "cannot be opened: firnmq is not installed as a whole")
-    opened: OpenedDirectory = found[0].load()(options["data"])
+    opened: OpenedDirectory = found[0].load()(options["data"], options.get("config"))
     try:
         others = {name: text for name, text in options.items() if name != "data"}
         yield {**others, "bootstrap": opened.bootstrap, "admin": opened.admin}
@@ -124,7 +130,7 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
             except HttpUnreachable as error:
                 reason = str(error)
             except PlanRefused as error:
-                if error.status < 500 and error.status not in (404, 405):
+                if error.status < 500 and error.kind != _NO_SUCH_PATH:
                     raise
                 reason = str(error)
         warnings.warn(
@@ -141,7 +147,7 @@ def _http_plan(options: Mapping[str, str], url: str, topic: str, wanted: Wanted)
     try:
         content = _request(options, url, "POST", path, msgspec.json.encode(wanted))
     except PlanRefused as error:
-        if error.status == 404 and "no topic" in str(error):
+        if error.kind == TopicNotFound.__name__:
             raise TopicNotFound(topic) from error
         raise
     try:
@@ -184,15 +190,18 @@ def _request(options: Mapping[str, str], url: str, method: str, path: str, body:
     finally:
         connection.close()
     if response.status != 200:
-        raise PlanRefused(url + path, response.status, _message(content))
+        kind, message = _failure(content)
+        raise PlanRefused(url + path, response.status, message, kind)
     return content
 
 
-def _message(content: bytes) -> str:
+def _failure(content: bytes) -> tuple[str, str]:
+    """The name and the text of an error; something other than a node may have answered."""
     try:
-        return str(json.loads(content)["message"])
+        document = json.loads(content)
+        return str(document["error"]), str(document["message"])
     except (ValueError, KeyError, TypeError):
-        return content[:200].decode("utf-8", "replace")
+        return "", content[:200].decode("utf-8", "replace")
 
 
 def _leader_plan(client: WireClient, topic: str, wanted: Wanted) -> Plan:
@@ -232,7 +241,7 @@ def _leader_plan(client: WireClient, topic: str, wanted: Wanted) -> Plan:
         cluster="",
         topic=topic,
         topic_id=place.topic_id,
-        made_ms=0,
+        made_ms=time.time_ns() // 1_000_000,
         options=client.topic_options(topic),
         shards=tuple(found),
     )

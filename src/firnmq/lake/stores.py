@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
-from firnmq.errors import InvalidArgument
+from firnmq.errors import InvalidArgument, StoreUnavailable
 from firnmq.lake.plan import StorePlace
 
 if TYPE_CHECKING:
@@ -26,10 +28,14 @@ def store_place(options: Mapping[str, str]) -> StorePlace:
 
 
 def open_store_at(place: StorePlace, options: Mapping[str, str]) -> ObjectStore:
-    """The store of a plan. What the options say counts before what the plan says; credentials that
-    neither has are looked for in the environment."""
+    """The store of a plan, to be read. What the options say counts before what the plan says;
+    credentials that neither has are looked for in the environment."""
     from firnmq.tiering.stores import StoreOptions, open_store
 
+    parts = urlsplit(place.url)
+    if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
+        # Opening it would make it: on another machine, or after a slip of the pen.
+        raise StoreUnavailable(place.url, "there is no such directory here")
     return open_store(
         place.url,
         StoreOptions(

@@ -3,13 +3,19 @@ than the question needs."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812
 
 from firnmq.lake.spark import register
 from firnmq.lake.spark.filters import Limits
@@ -226,3 +232,65 @@ def test_a_schema_that_is_not_a_records(spark: SparkSession, node: NodeProcess) 
 def test_an_empty_topic(spark: SparkSession, node: NodeProcess) -> None:
     make_topic(node.address, "empty", 3)
     assert frame(spark, node, topic="empty").count() == 0
+
+
+def test_nested_columns_that_may_be_null(spark: SparkSession, node: NodeProcess) -> None:
+    """As DDL has them, where a record's own never are."""
+    reader = spark.read.format("firn").option("bootstrap", node.address).option("topic", "numbers")
+    schema = "tags ARRAY<STRING>, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, shard INT"
+    found = reader.option("key", "k42").schema(schema).load().collect()
+    wanted = [numbered(index) for index in range(42, COUNT, 100)]
+    assert sorted(len(row.headers) for row in found) == sorted(len(e.headers) for e in wanted)
+    assert {row.shard for row in found} == {0}
+
+
+def test_reading_while_the_log_grows_and_rolls(spark: SparkSession, node: NodeProcess) -> None:
+    """Every read gives each shard's records from the first one on, without a gap."""
+    make_topic(node.address, "growing", SHARDS, {"segment.bytes": "16384"})
+    stop = threading.Event()
+
+    def grow() -> None:
+        index = 0
+        while not stop.is_set() and index < 100_000:
+            send(node.address, "growing", [numbered(each) for each in range(index, index + 100)])
+            index += 100
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        before = 0
+        for _ in range(3):
+            rows = frame(spark, node, topic="growing").select("shard", "offset").collect()
+            for shard in range(SHARDS):
+                offsets = sorted(row.offset for row in rows if row.shard == shard)
+                assert offsets == list(range(len(offsets)))
+            assert len(rows) >= before
+            before = len(rows)
+    finally:
+        stop.set()
+        writer.join()
+    assert before > 0
+
+
+def test_a_bucket_without_a_node(spark: SparkSession, tmp_path: Path) -> None:
+    url = (tmp_path / "bucket").as_uri()
+    settings = {**QUICK, "FIRN_TIERING_URL": url}
+    served = NodeProcess(tmp_path / "data", settings)
+    served.start()
+    try:
+        make_topic(served.address, "numbers", SHARDS, {"tiering": "on"})
+        send(served.address, "numbers", [numbered(index) for index in range(100)])
+    finally:
+        served.close()
+    upload = [sys.executable, "-m", "firnmq", "tier", "upload", "--roll"]
+    subprocess.run(
+        [*upload, "--data", str(tmp_path / "data")],
+        env={**os.environ, "FIRN_TIERING_URL": url},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    shutil.rmtree(tmp_path / "data")
+    reader = spark.read.format("firn").options(store=url, topic="numbers")
+    assert collected(reader.load()) == expected(range(100))
+    assert collected(reader.option("tag", "t9").load()) == expected([9, 39, 69, 99])

@@ -9,6 +9,8 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from firnmq.lake.wire import LATEST, WireClient
+
 TIMEOUT_S = 60
 
 
@@ -70,6 +72,23 @@ def send(address: str, topic: str, records: Sequence[Sent], codec: str = "none")
                 producer.poll(0.1)
     assert producer.flush(TIMEOUT_S) == 0
     assert not errors
+
+
+def has_open(address: str, topic: str) -> bool:
+    """Whether records wait for the end of a transaction."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "tests"})
+    try:
+        shards = list(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions)
+        ends = {
+            shard: consumer.get_watermark_offsets(
+                confluent_kafka.TopicPartition(topic, shard), TIMEOUT_S
+            )[1]
+            for shard in shards
+        }
+    finally:
+        consumer.close()
+    with WireClient(address) as client:
+        return client.list_offsets(topic, shards, LATEST) != ends
 
 
 def committed(address: str, topic: str) -> list[Seen]:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from firnmq.config import StorageType
-from firnmq.errors import Corruption, InvalidArgument, TopicNotFound
+from firnmq.errors import Corruption, InvalidArgument, StoreUnavailable, TopicNotFound
 from firnmq.lake import planning, reading, runs
 from firnmq.lake.places import make_plan
 from firnmq.lake.plan import Plan, Wanted
@@ -165,6 +165,10 @@ def test_a_bucket_without_the_topic(lab: TierLab) -> None:
         make_plan({**options_of(lab, topic), "topic": "nothing"})
     with pytest.raises(InvalidArgument, match="no source"):
         make_plan({"topic": "x"})
+    nowhere = lab.objects.with_name("nowhere")
+    with pytest.raises(StoreUnavailable, match="no such directory"):
+        make_plan({**options_of(lab, topic), "store": f"file://{nowhere}"})
+    assert not nowhere.exists()
     with pytest.raises(InvalidArgument, match="cluster"):
         make_plan({**options_of(lab, topic), "cluster": "another"})
 

@@ -60,7 +60,7 @@ def _is_implied(limits: Limits, given: IsNotNull) -> bool:
 
 
 def _narrowed(limits: Limits, given: Filter) -> Limits | None:
-    attribute = getattr(given, "attribute", ())
+    attribute: tuple[str, ...] = getattr(given, "attribute", ())
     if len(attribute) != 1:
         return None
     values = _values(given)

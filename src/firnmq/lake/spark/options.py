@@ -24,7 +24,7 @@ Edge = Literal["earliest", "latest"]
 CONNECTION: Final = (
     *("bootstrap", "admin", "topic", "data", "store", "cluster", "catalog", "warehouse"),
     *("admin.token", "store.endpoint", "store.region", "store.access_key", "store.secret_key"),
-    *("store.session_token", "store.allow_http"),
+    *("store.session_token", "store.allow_http", "store.skip_gaps"),
     *("kafka.security.protocol", "kafka.sasl.mechanism"),
     *("kafka.sasl.username", "kafka.sasl.password", "kafka.ssl.cafile"),
     *("kafka.ssl.certfile", "kafka.ssl.keyfile"),

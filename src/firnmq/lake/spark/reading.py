@@ -38,7 +38,7 @@ class FirnReader(DataSourceReader):
         self._schema = schema
         self._limits = Limits(wanted=options.wanted)
 
-    def partitions(self) -> list[InputPartition]:  # type: ignore[override]
+    def partitions(self) -> list[InputPartition]:
         from firnmq.lake.spark.planning import plan_pieces, wanted_of
 
         options = self._options

@@ -23,7 +23,7 @@ from firnmq.lake.spark.reading import PiecePartition, read_piece
 from firnmq.lake.wire import WireClient, patiently
 
 try:
-    from pyspark.sql.streaming.datasource import (
+    from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found]
         ReadAllAvailable,
         ReadLimit,
         ReadMaxRows,
@@ -92,7 +92,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return _document(bounds.topic_id, ends)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, stop = self._known(start), self._known(end)
+        begin, stop = self._known(start, end["topic"]), self._known(end)
         self._planned = stop
         shards = tuple(shard for shard in stop if begin.get(shard, 0) < stop[shard])
         if not shards:

@@ -1,0 +1,56 @@
+"""The README's Spark example, run as it stands but for the address."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from firnmq.lake.spark.options import CONNECTION, READ, WRITE
+from tests.integration.kafka.nodes import QUICK, NodeProcess
+from tests.integration.lake.topics import Sent, make_topic, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+# PySpark leaves the sockets of its results to the garbage collector.
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+def test_the_example(spark: SparkSession, tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```py\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    node = NodeProcess(tmp_path / "data", QUICK)
+    node.start()
+    try:
+        make_topic(node.address, "clicks", 2)
+        hour = 3_600_000
+        send(
+            node.address,
+            "clicks",
+            [
+                Sent(value=b"/", key=b"ann", timestamp_ms=0),
+                Sent(value=b"/", key=b"ben", timestamp_ms=hour, shard=1),
+                Sent(value=b"/buy", key=b"ann", timestamp_ms=hour + 1),
+                Sent(value=b"/help", key=b"ben", timestamp_ms=2 * hour - 1, shard=1),
+            ],
+        )
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            exec(code.replace("127.0.0.1:9092", node.address), {})
+    finally:
+        node.close()
+    assert shown.getvalue().splitlines() == re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
+
+
+def test_every_option_is_documented() -> None:
+    text = (ROOT / "docs" / "lake.md").read_text(encoding="utf-8")
+    for option in (*CONNECTION, *READ, *WRITE):
+        assert f"`{option}`" in text, option

@@ -1,0 +1,60 @@
+"""One run of a query's batch, as Spark's tasks and driver do it, in a process that may be killed.
+
+`python -m tests.integration.lake.writer_run ADDRESS TOPIC QUERY BATCH RUN TASKS STEP TIMEOUT_MS`
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from firnmq.lake.spark.committing import BatchCommitter, Step, TaskWrite
+from firnmq.lake.spark.options import write_options
+from firnmq.lake.spark.writing import RowWriter
+
+ROWS = 40
+
+
+def rows(batch: int, task: int) -> list[str]:
+    return [f"{batch}/{task}/{index}" for index in range(ROWS)]
+
+
+def row_writer(address: str, topic: str, timeout_ms: int = 60_000) -> RowWriter:
+    options = {"bootstrap": address, "topic": topic, "transactionTimeoutMs": str(timeout_ms)}
+    return RowWriter(write_options(options))
+
+
+def written(writer: RowWriter, query: str, batch: int, run: str, task: int) -> TaskWrite:
+    """What a task of the batch writes, and leaves open."""
+    values = rows(batch, task)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        half = len(values) // 2
+        yield pa.record_batch({"value": values[:half], "key": values[:half]})
+        yield pa.record_batch({"value": values[half:], "key": values[half:]})
+
+    message = writer.write_rows(batches(), query, f"spark/{query}/{run}/{task}/0", task)
+    assert message.task is not None
+    return message.task
+
+
+def main(arguments: list[str]) -> None:
+    address, topic, query, batch, run, tasks, step, timeout_ms = arguments
+    writer = row_writer(address, topic, int(timeout_ms))
+    made = [written(writer, query, int(batch), run, task) for task in range(int(tasks))]
+
+    def observe(reached: Step) -> None:
+        if reached == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    committer = BatchCommitter(writer.connect, topic, query, observe=observe)
+    is_new = committer.commit(int(batch), made)
+    print("written" if is_new else "written before")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
