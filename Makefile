@@ -24,8 +24,8 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run demo scale check format test test-hdfs test-cluster test-spark43 bench soak \
-	lock clean
+.PHONY: help setup run demo scale check format test test-hdfs test-spark43 test-cluster \
+	bench soak lock clean
 
 help:
 	@echo "make setup   create $(VENV) from $(LOCK) and compile what is compiled in place"

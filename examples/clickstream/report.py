@@ -107,6 +107,7 @@ def plot(answer: Answer, path: Path) -> None:
     above.set_title("Revenue per day: a year of history and today, one query")
     above.legend(loc="upper left", frameon=False)
     above.margins(x=0)
+    above.set_ylabel("CHF")
     newest = answer.newest
     ages = [(row.second - newest).total_seconds() for row in answer.seconds]
     below.bar(ages, [row.events for row in answer.seconds], width=0.8, color="tab:red")
