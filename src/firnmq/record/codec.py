@@ -47,7 +47,6 @@ from firnmq.record.batch import (
     Buffer,
     Compression,
     parse_header,
-    patch_base,
 )
 from firnmq.record.columns import NO_ENTRIES, BinaryColumn, Columns
 from firnmq.record.compression import compress, decompress
@@ -2044,7 +2043,8 @@ def take_plain(
         _validate_records(view, span, max_record_bytes)
     except (InvalidRecord, LimitExceeded):
         return None
-    patch_base(batch, 0, base_offset, leader_epoch)
+    _put_integer(p, 0, base_offset, 8)
+    _put_integer(p, _LENGTH_END, leader_epoch, 4)
     return span.record_count, span.max_timestamp, crc32c(batch, chained, _KEEP_LOCK)
 
 
