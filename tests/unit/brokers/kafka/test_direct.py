@@ -246,16 +246,15 @@ def test_one_that_wants_more_waits_on(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:
         reader = Stage(stage.node)
         await ready(stage)
-        reader.feed(reader.fetch(1, 0))
-        await reader.answers(1)
-        reader.feed(reader.fetch(2, 2, min_bytes=300))
-        await asyncio.sleep(0)
-        stage.feed(stage.produce(2, batch_of(b"too little")))
+        stage.feed(stage.produce(2, batch_of(bytes(400))))
         await stage.answers(1)
-        stage.feed(stage.produce(3, batch_of(bytes(400))))
+        await waiting(stage, reader, 3, min_bytes=300)
+        stage.feed(stage.produce(3, batch_of(b"too little")))
+        await stage.answers(1)
+        stage.feed(stage.produce(4, batch_of(bytes(400))))
         await stage.answers(1)
         ((_, message),) = await reader.answers(1)
-        assert fetched(message) == (0, 4, [b"too little", bytes(400)])
+        assert fetched(message) == (0, 5, [b"too little", bytes(400)])
         reader.connection.connection_lost(None)
 
     on_stage(tmp_path, act)
@@ -282,10 +281,8 @@ def test_requests_behind_a_waiting_one_are_answered_after_it(tmp_path: Path) -> 
         reader.feed(reader.request(3, 18, ApiVersionsRequest()))
         reader.feed(reader.produce(4, batch_of(b"its own")))
         reader.feed(reader.fetch(5, 3))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not reader.transport.written
         assert await values_of(stage) == [b"0", b"1"]
+        assert not reader.transport.written
         stage.feed(stage.produce(2, batch_of(b"awaited")))
         found = await reader.answers(4)
         assert [correlation_id for correlation_id, _ in found] == [2, 3, 4, 5]
@@ -378,7 +375,6 @@ def test_a_defect_ends_the_connection(tmp_path: Path, monkeypatch: pytest.Monkey
         answer._go_on()
         assert answer._task is not None
         await asyncio.wait([answer._task])
-        await asyncio.sleep(0)
         assert reader.transport.is_closed
         reader.connection.connection_lost(None)
 
