@@ -43,25 +43,22 @@ class DirectLog:
 
     __slots__ = (
         *("_appended", "_batch", "_bytes_max", "_clock", "_expire_header", "_guest", "_is_plain"),
-        *("_log", "_logs", "_record_bytes_max", "_segment_bytes", "_segment_ms", "_spec"),
+        *("_logs", "_record_bytes_max", "_segment_bytes", "_segment_ms", "_spec", "log"),
     )
 
     def __init__(self, logs: DirectLogs, log: ShardLog, guest: Guest) -> None:
         self._logs = logs
-        self._log = log
+        self.log = log
+        """To look at; `append` is what changes it."""
         self._guest = guest
         self._clock = log.backend.clock
         self._appended = NOT_TAKEN
         self._learn(log.spec)
 
     @property
-    def view(self) -> View:
-        return self._log.view
-
-    @property
     def is_current(self) -> bool:
         """Whether the shard has this log still: one that failed is replaced."""
-        return self._log.refusal is None and not self._logs.is_closed
+        return self.log.refusal is None and not self._logs.is_closed
 
     def append(self, buffer: bytearray, batch: memoryview, start: int) -> int:
         """Appends the batch, which is `buffer` from `start` on, and returns its base offset.
@@ -69,7 +66,7 @@ class DirectLog:
         NOT_TAKEN if it must go the ordinary way; then nothing has changed. StorageFailed if the
         bytes could not be written; then the log is closed, as it is on the ordinary way.
         """
-        log, logs = self._log, self._logs
+        log, logs = self.log, self._logs
         if not log.lock.acquire(False):
             return NOT_TAKEN
         try:
@@ -124,7 +121,7 @@ class DirectLog:
 
     def finish(self, took_s: float, loop: asyncio.AbstractEventLoop) -> None:
         """Wakes who waits for what was appended, or failed to be; the append took so long."""
-        log, batch = self._log, self._batch
+        log, batch = self.log, self._batch
         watchers = log.watchers.take()
         others: Settlement | None = None
         for watcher in watchers:
@@ -144,15 +141,15 @@ class DirectLog:
 
     def watch(self, watcher: BatchWatcher, end_offset: int) -> bool:
         """Has the watcher told when the log grows beyond the offset; False if it has already."""
-        return self._log.watch(watcher, end_offset)
+        return self.log.watch(watcher, end_offset)
 
     def unwatch(self, watcher: BatchWatcher) -> None:
-        self._log.watchers.remove(watcher)
+        self.log.watchers.remove(watcher)
 
     def shows_all(self, view: View) -> bool:
         """Whether every batch at the end is given out as it is: no record is deleted or may have
         expired, and no transaction is open."""
-        log = self._log
+        log = self.log
         return not (
             log.holes
             or log.dead_keys
@@ -164,7 +161,7 @@ class DirectLog:
 
     def note_reader(self, view: View) -> None:
         """Somebody has everything up to the end of the view and will go on from there."""
-        hints = self._log.hints
+        hints = self.log.hints
         if len(hints) >= HINTS_MAX:
             hints.clear()
         meta = view.segments[-1].meta

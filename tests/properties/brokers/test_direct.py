@@ -93,7 +93,7 @@ def played(path: Path, seed: int, config: dict[str, object], *, direct: bool) ->
         reader = Stage(stage.node)
         if not direct:
             for each in (stage, reader):
-                each.connection._produced_directly = lambda count: False  # type: ignore[method-assign]
+                each.connection._produced_directly = lambda direct, count: False  # type: ignore[method-assign]
             stage.node.broker.begin_wait = lambda frame, client: None  # type: ignore[method-assign]
         rng, sequences = random.Random(seed), dict[int, int]()
         offset, waits, had_all = 0, False, False

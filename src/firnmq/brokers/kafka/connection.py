@@ -167,7 +167,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._small_view[self._end :]
 
     def buffer_updated(self, count: int) -> None:
-        if self.produce_direct is not None and self._end == 0 and self._produced_directly(count):
+        direct = self.produce_direct
+        if direct is not None and self._end == 0 and self._produced_directly(direct, count):
             return
         self._is_receiving = True
         try:
@@ -177,7 +178,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._flush_is_due:
                 self._flush()
 
-    def _produced_directly(self, count: int) -> bool:
+    def _produced_directly(self, direct: DirectProduce, count: int) -> bool:
         """Carries out the request that was received, if it is one and nothing is in its way."""
         if (
             self._large is not None
@@ -189,8 +190,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             or self._is_full
         ):
             return False
-        direct = self.produce_direct
-        assert direct is not None
         try:
             answer = direct.take(self._small, self._small_view, count)
             if answer is None:

@@ -209,7 +209,7 @@ class ShardLog:
     def _view_of_tail(self, start_offset: int) -> View:
         tail = self.tail
         first_open = self.producers.first_open_transaction()
-        return View(
+        fields = (
             self.segments,
             start_offset,
             tail.next_offset,
@@ -218,6 +218,7 @@ class ShardLog:
             self.producers.aborted,
             tail.builder.first_expiry_ms,
         )
+        return tuple.__new__(View, fields)  # Calling the class takes another call.
 
     def take_written(
         self, position: int, next_offset: int, crc: int, record_count: int, max_timestamp: int

@@ -219,7 +219,7 @@ class QuickFetch:
         matched = route.template.match(frame)
         if matched is None or not self._is_current(route):
             return None
-        view = route.log.view
+        view = route.log.log.view
         if view.stable_offset != view.end_offset:
             return None
         ahead_count = view.end_offset - matched[1]
@@ -232,7 +232,7 @@ class QuickFetch:
         self, route: FetchRoute, frame: bytearray, matched: tuple[int, int]
     ) -> ReadyAnswer | None:
         started_s = perf_counter()
-        if route.log.view.end_offset - matched[1] > _READ_RECORDS_MAX:
+        if route.log.log.view.end_offset - matched[1] > _READ_RECORDS_MAX:
             return None
         found = self.read(route, *matched)
         if found is None:

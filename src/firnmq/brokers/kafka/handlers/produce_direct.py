@@ -91,7 +91,8 @@ class DirectProduce:
                 if not log.is_current:
                     del self._logs[index]
                 return None
-            answer = template.response(correlation_id, index, base_offset, log.view.start_offset)
+            start_offset = log.log.view.start_offset
+            answer = template.response(correlation_id, index, base_offset, start_offset)
             self._error_code = 0
         self._log = log
         self._started_s = started_s

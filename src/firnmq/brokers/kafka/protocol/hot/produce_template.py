@@ -123,12 +123,16 @@ class ProduceTemplate:
             return None
         start, end = at + 8, size
         if self.header.api_version >= _COMPACT_FIRST:
-            try:
-                records_size, start = varint(memoryview(buffer), at + 4)
-            except GIVE_UP:
-                return None
-            records_size -= 1
             end -= len(_COMPACT_END)
+            low, high = buffer[at + 4], buffer[at + 5]
+            if low >= 0x80 > high:  # From 128 bytes to 16 KiB, which most are.
+                records_size, start = (low & 0x7F) + (high << 7) - 1, at + 6
+            else:
+                try:
+                    records_size, start = varint(memoryview(buffer), at + 4)
+                except GIVE_UP:
+                    return None
+                records_size -= 1
             if not buffer.startswith(_COMPACT_END, end):
                 return None
         if records_size < 0 or start + records_size != end:
