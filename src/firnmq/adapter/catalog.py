@@ -8,7 +8,7 @@ held in memory follows the node's cache; whoever changes a topic waits until it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from firnmq.config import TopicConfig
@@ -58,6 +58,11 @@ class TopicCatalog:
         if topic is None or topic.state is not TopicState.READY:
             raise TopicNotFound(name)
         return topic
+
+    @property
+    def by_name(self) -> Mapping[str, Topic]:
+        """All topics, whatever their state, as they are whenever one looks."""
+        return self._topics
 
     def topics(self) -> list[Topic]:
         ready = [topic for topic in self._all() if topic.state is TopicState.READY]

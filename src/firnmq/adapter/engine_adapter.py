@@ -46,6 +46,8 @@ class EngineStorageAdapter:
         """An encoded batch, checked, for `hand_over`; None where it would have to wait."""
         self.hand_over = engine.hand_over
         """Stores what was accepted; each ticket is settled once that is durable."""
+        self.direct_log = engine.direct.find
+        """A shard's log for what is written at once by an event loop, if it is such a log."""
         self._cold_readers = readers if cold_readers is None else cold_readers
 
     async def create_shard(self, shard: str, config: TopicConfig) -> None:

@@ -100,6 +100,9 @@ class Notice(Ticket[T]):
         self._future = None
         self._parked = None
 
+    def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
+        return self._loop is loop
+
     def settled(self, value: T | None, error: BaseException | None) -> None:
         """What to do with the outcome, of which one is None."""
         raise NotImplementedError

@@ -10,14 +10,19 @@ from firnmq.engines.api import (
     ShardStatus,
     StoredPage,
 )
+from firnmq.engines.direct import NOT_TAKEN, BatchWatcher, DirectLog
 from firnmq.engines.shardlog.append import Append
+from firnmq.engines.shardlog.view import View
 from firnmq.engines.state import ShardCatalog, ShardSpec, ShardState
 
 __all__ = [
+    "NOT_TAKEN",
     "AdapterOffsetStrategy",
     "Append",
     "Appended",
+    "BatchWatcher",
     "CompactionCounts",
+    "DirectLog",
     "Engine",
     "Page",
     "RawPage",
@@ -26,4 +31,5 @@ __all__ = [
     "ShardState",
     "ShardStatus",
     "StoredPage",
+    "View",
 ]

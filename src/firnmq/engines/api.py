@@ -21,6 +21,7 @@ from firnmq.record import Columns, NewRecord, Record, columns_of_records
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from firnmq.engines.direct import DirectLogs
     from firnmq.engines.shardlog import Append
 
 T = TypeVar("T")
@@ -200,6 +201,9 @@ class Engine(Protocol):
     async def append_batches(self, shard: str, batches: Sequence[Buffer]) -> Appended: ...
 
     async def submit_batches(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]: ...
+
+    @property
+    def direct(self) -> DirectLogs: ...
 
     def accept_batch(
         self, shard: str, batch: Buffer, ticket: Ticket[Appended]

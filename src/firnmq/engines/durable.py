@@ -8,7 +8,7 @@ from typing import Protocol
 
 from firnmq.clock import Clock
 from firnmq.config import Durability
-from firnmq.disk import Family, IoPool, KeyValueStore, Ticket
+from firnmq.disk import Family, Guest, IoPool, KeyValueStore, Ticket
 from firnmq.engines.api import Appended
 from firnmq.engines.copies import StoredCopy, drop_strays_of
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
@@ -191,6 +191,9 @@ class DurableKeeper:
             else:
                 quick_in = asyncio.get_running_loop()
         self._pool.hand_over(numbered, quick_in)
+
+    def guest(self, log: ShardLog) -> Guest | None:
+        return self._pool.guest(log.spec.uid)
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         truncate_log(log, self._backend, self._backend.state, offset, position)

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
-from firnmq.disk import Ticket, call_blocking
+from firnmq.disk import Guest, Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines import tiered
 from firnmq.engines.api import (
@@ -24,6 +24,7 @@ from firnmq.engines.api import (
     Survey,
 )
 from firnmq.engines.compactor import Compactor
+from firnmq.engines.direct import DirectLogs
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import (
@@ -73,6 +74,9 @@ class LogKeeper(Protocol):
     def hand_over(self, requests: list[Append]) -> None:
         """Queues accepted requests, or carries them out; called on an event loop."""
 
+    def guest(self, log: ShardLog) -> Guest | None:
+        """For whoever writes a log by himself; None if nobody may."""
+
     def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
@@ -111,6 +115,7 @@ class LogEngine:
         self._logs: dict[str, ShardLog] = {}
         self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
         self._is_closed = False
+        self.direct = DirectLogs(self._logs, keeper.guest)
         self._tiered_refusal: FirnError | None = None
         """Why nothing is appended to topics with tiering at present."""
         self._compactor = Compactor(
@@ -273,7 +278,7 @@ class LogEngine:
     def unwatch(self, shard: str, ticket: Ticket[None]) -> None:
         log = self._logs.get(shard)
         if log is not None:
-            log.unwatch(ticket)
+            log.watchers.remove(ticket)
 
     # Reading ------------------------------------------------------------------------------------
 
@@ -427,7 +432,7 @@ class LogEngine:
     def refuse_tiered(self, refusal: FirnError | None) -> None:
         """Has appends to topics with tiering refused, until it is called with None: too much waits
         to be copied."""
-        self._tiered_refusal = refusal
+        self._tiered_refusal = self.direct.tiered_refusal = refusal
 
     def check_change(self, shard: str, config: TopicConfig) -> None:
         """InvalidArgument if the shard's copies do not allow these options."""
@@ -493,7 +498,7 @@ class LogEngine:
 
     def close(self) -> None:
         self._compactor.close()
-        self._is_closed = True
+        self._is_closed = self.direct.is_closed = True
 
     def _shards_to_compact(self) -> list[str]:
         return [name for name, spec in list(self._specs.items()) if spec.config.compacts]

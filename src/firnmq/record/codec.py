@@ -31,6 +31,8 @@ from firnmq.errors import (
 )
 from firnmq.record.batch import (
     ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
     BATCH_BYTES_MAX,
     CRC_START,
     DECOMPRESSED_BYTES_MAX,
@@ -78,6 +80,11 @@ _INT64_MAX = cython.declare(cython.longlong, 2**63 - 1)
 _INT64_MIN = cython.declare(cython.longlong, -_INT64_MAX - 1)
 _HEADER_BYTES = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
 _LENGTH_END = cython.declare(cython.Py_ssize_t, LENGTH_END)
+_ATTRIBUTES_UNUSUAL = cython.declare(
+    cython.int, ATTRIBUTE_CODEC | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
+)
+_KEEP_LOCK = 0
+"""Tells crc32c not to let go of the interpreter's lock: for a few bytes that costs more."""
 _OFFSET_MAX = cython.declare(cython.longlong, OFFSET_MAX)
 _RECORD_BYTES_MIN = cython.declare(cython.Py_ssize_t, RECORD_BYTES_MIN)
 _EXPIRY_DIGITS_MAX = cython.declare(cython.Py_ssize_t, len(str(EXPIRE_AT_MS_MAX)))
@@ -1999,6 +2006,46 @@ def validate(
     span.max_timestamp = header.max_timestamp
     _validate_records(_payload(batch, view, span, origin, max_decompressed), span, max_record_bytes)
     return header
+
+
+def take_plain(
+    batch: memoryview,
+    base_offset: cython.longlong,
+    leader_epoch: cython.longlong,
+    chained: cython.longlong,
+    max_record_bytes: cython.longlong,
+) -> tuple[int, int, int] | None:
+    """Sets base offset and leader epoch of a client's batch that `validate` would accept, if it is
+    of the plain kind: not compressed, no transaction's and of no producer that counts its batches.
+
+    Returns the count of its records, its newest timestamp and the CRC of the bytes before it with
+    the batch behind them. None for any other, good or bad, which is left as it is.
+    """
+    view: _View = _view(batch)
+    p: cython.p_uchar = view.p
+    span: BatchEntry = BatchEntry.__new__(BatchEntry)
+    if view.size < _HEADER_BYTES or _integer(p, 8, 4) + _LENGTH_END != view.size:
+        return None
+    # The base offset a client sends means nothing, so it is not judged as an offset.
+    span.position = 0
+    span.size = view.size
+    span.attributes = _integer(p, 21, 2)
+    span.base_timestamp = _integer(p, 27, 8)
+    span.max_timestamp = _integer(p, 35, 8)
+    span.record_count = _integer(p, 57, 4)
+    if p[16] != 2 or span.attributes & _ATTRIBUTES_UNUSUAL or _integer(p, 43, 8) >= 0:
+        return None
+    if span.record_count < 1 or _integer(p, 23, 4) != span.record_count - 1:
+        return None
+    if crc32c(batch[CRC_START:], 0, _KEEP_LOCK) != _integer(p, 17, 4) & 0xFFFFFFFF:
+        return None
+    try:
+        _validate_records(view, span, max_record_bytes)
+    except (InvalidRecord, LimitExceeded):
+        return None
+    _put_integer(p, 0, base_offset, 8)
+    _put_integer(p, _LENGTH_END, leader_epoch, 4)
+    return span.record_count, span.max_timestamp, crc32c(batch, chained, _KEEP_LOCK)
 
 
 @cython.cfunc

@@ -442,3 +442,49 @@ def test_room_is_told(make_pool: Callable[..., IoPool[Request]], handlers: list[
         assert pool.has_room(0)
 
     asyncio.run(main())
+
+
+def test_a_guest_works_while_the_worker_has_nothing_to_do(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        guest = pool.guest(0)
+        await until_idle(pool, handlers[0])
+        before = pool.statistics()
+        assert guest.may_work()
+        guest.worked(0.001)
+        after = pool.statistics()
+        assert after.turn_count == before.turn_count + 1
+        assert after.request_count == before.request_count + 1
+        outcomes = Outcomes()
+        handlers[0].hold()
+        pool.hand_over([(0, outcomes.request("first"))], quick_in=None)
+        assert not guest.may_work(), "the worker has something to do"
+        await asyncio.to_thread(handlers[0].entered.wait, 20)
+        assert not guest.may_work(), "the worker is at it"
+        handlers[0].gate.set()
+        await outcomes.wait(1)
+
+    asyncio.run(main())
+
+
+def test_a_guest_that_was_slow_leaves_the_work_to_the_worker(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        guest = pool.guest(0)
+        await until_idle(pool, handlers[0])
+        assert guest.may_work()
+        guest.worked(0.5)
+        assert not guest.may_work()
+
+    asyncio.run(main())
+
+
+def test_a_closed_pool_has_no_guests(make_pool: Callable[..., IoPool[Request]]) -> None:
+    pool = make_pool()
+    guest = pool.guest(0)
+    pool.close()
+    assert not guest.may_work()

@@ -16,6 +16,7 @@ from firnmq.brokers.kafka.connection import KafkaConnection
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
 from firnmq.brokers.kafka.handlers.fetch import FetchHandler
+from firnmq.brokers.kafka.handlers.fetch_quick import QuickFetch
 from firnmq.brokers.kafka.handlers.groups import GroupHandler
 from firnmq.brokers.kafka.handlers.lookup import LookupHandler
 from firnmq.brokers.kafka.handlers.metadata import MetadataHandler
@@ -105,8 +106,11 @@ class KafkaBroker:
         # A client that has not authenticated never has a route, so it begins nothing this way.
         self.begin_now = self._quick_produce.begin
         self.hand_over = self._quick_produce.hand_over
+        fetch = FetchHandler(storage)
+        self._quick_fetch = QuickFetch(storage, fetch, self.statistics.apis[ApiKey.FETCH])
+        self.begin_wait = self._quick_fetch.begin
         self._handlers = _routes(
-            fetch=FetchHandler(storage),
+            fetch=fetch,
             lookup=LookupHandler(storage),
             metadata_handler=MetadataHandler(storage, config, self.address),
             group=GroupHandler(coordinator, group_offsets),
@@ -230,6 +234,8 @@ class KafkaBroker:
             answer = await self._produce.begin(header, request)
             return self._finish_produce(header, request.acks, answer, started_s)
         await client.wait_answered()
+        if isinstance(request, produce_fetch.FetchRequest):
+            self._quick_fetch.learn(frame, header, request, client)
         handler = self._handlers[type(request)]
         if isinstance(request, _WAITING):
             if client.is_ending:

@@ -47,3 +47,10 @@ def _resize(buffer: bytearray, size: int) -> None:
         del buffer[size:]
     elif len(buffer) < size:
         buffer.extend(bytes(size - len(buffer)))
+
+
+def enlarged(buffer: bytearray, size: int) -> bytearray:
+    """A copy with more room; the old one may still be lent to the event loop."""
+    larger = bytearray(size)
+    larger[: len(buffer)] = buffer
+    return larger

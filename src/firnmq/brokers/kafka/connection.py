@@ -16,20 +16,22 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
+from firnmq.brokers.kafka.answers import Answer, Dispatcher, LateAnswer, WaitingAnswer
 from firnmq.brokers.kafka.budget import ByteBudget, FrameRoom
-from firnmq.brokers.kafka.buffers import FrameBuffers
+from firnmq.brokers.kafka.buffers import FrameBuffers, enlarged
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.protocol import Part
 from firnmq.brokers.kafka.security import SaslSession
-from firnmq.brokers.kafka.sending import buffers_of, takes_ranges
+from firnmq.brokers.kafka.sending import buffers_of, send_small, takes_ranges
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
 
 if TYPE_CHECKING:
-    from firnmq.brokers.kafka.handlers.produce_quick import ProduceRoute
+    from firnmq.brokers.kafka.handlers.fetch_quick import FetchRoute
+    from firnmq.brokers.kafka.handlers.produce_direct import DirectProduce, ProduceRoute
 
 _LENGTH_BYTES = 4
 _unpack_length = struct.Struct(">i").unpack_from
@@ -48,56 +50,6 @@ _JOINED_BYTES_MAX = 16 * 1024
 """Answers up to this size are copied into one: cheaper than to hand over each by itself."""
 
 _log = EventLogger("kafka")
-
-
-class Answer(Protocol):
-    """The answer to a request that has begun. Answers are sent in the order of the requests."""
-
-    is_ready: bool
-    parts: list[Part] | None
-    """What is sent once it is ready; None for a request that gets no answer."""
-    size_bytes: int
-    """How large the request was."""
-
-
-class LateAnswer:
-    """An answer that a coroutine gives."""
-
-    __slots__ = ("is_ready", "parts", "size_bytes")
-
-    def __init__(self, size_bytes: int) -> None:
-        self.is_ready = False
-        self.parts: list[Part] | None = None
-        self.size_bytes = size_bytes
-
-    def become_ready(self, parts: list[Part] | None) -> None:
-        self.parts = parts
-        self.is_ready = True
-
-
-class Dispatcher(Protocol):
-    """What a connection hands its requests to."""
-
-    def begin_now(self, frame: bytearray, client: KafkaConnection) -> Answer | None:
-        """Begins a request that need not wait; None if it must be begun with `begin`.
-
-        The answer tells `client.answer_ready` when it is ready.
-        """
-
-    def hand_over(self) -> None:
-        """Everything that arrived together has been begun."""
-
-    async def begin(
-        self, frame: bytearray, client: KafkaConnection
-    ) -> Awaitable[list[Part] | None] | list[Part] | None:
-        """Begins a request; returns its response, a wait for it, or None if it gets none.
-
-        Raises only if the connection must be closed.
-        """
-
-    def connected(self, client: KafkaConnection) -> bool: ...
-
-    def disconnected(self, client: KafkaConnection) -> None: ...
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -146,6 +98,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """A large frame has begun and the budget has no room for it yet."""
         self._can_write = asyncio.Event()
         self._can_write.set()
+        self._is_full = False
+        """The same, for those who do not wait."""
         self._is_paused = False
         self._is_working = False
         self._closes_when_answered = False
@@ -164,6 +118,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.frame_bytes_max = config.frame_bytes_max
         self.produce_route: ProduceRoute | None = None
         """Kept for the dispatcher: where this client's produce requests go."""
+        self.produce_direct: DirectProduce | None = None
+        """Kept for the dispatcher: what carries them out where nothing else is in the way."""
+        self.fetch_route: FetchRoute | None = None
+        """Kept for the dispatcher: what this client's fetch requests read."""
+        self._waiting: WaitingAnswer | None = None
+        """The answer that whatever comes next has to wait for."""
+        self._fd = -1
+        """Where small answers can be written at once; -1 if the transport must do it."""
 
     # Called by the event loop ---------------------------------------------------------------
 
@@ -173,6 +135,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
         self.takes_ranges = takes_ranges(transport)
+        if self.takes_ranges:
+            self._fd = transport.get_extra_info("socket").fileno()
         self.made_s = self.last_active_s = self.loop.time()
         if not self._dispatcher.connected(self):
             transport.abort()
@@ -188,9 +152,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._dispatcher.disconnected(self)
 
     def pause_writing(self) -> None:
+        self._is_full = True
         self._can_write.clear()
 
     def resume_writing(self) -> None:
+        self._is_full = False
         self._can_write.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -201,6 +167,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._small_view[self._end :]
 
     def buffer_updated(self, count: int) -> None:
+        direct = self.produce_direct
+        if direct is not None and self._end == 0 and self._produced_directly(direct, count):
+            return
         self._is_receiving = True
         try:
             self._received(count)
@@ -208,6 +177,33 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._is_receiving = False
             if self._flush_is_due:
                 self._flush()
+
+    def _produced_directly(self, direct: DirectProduce, count: int) -> bool:
+        """Carries out the request that was received, if it is one and nothing is in its way."""
+        if (
+            self._large is not None
+            or self._outgoing
+            or self._frames
+            or self._is_working
+            or self._is_stopping
+            or self._waits_for_room
+            or self._is_full
+        ):
+            return False
+        try:
+            answer = direct.take(self._small, self._small_view, count)
+            if answer is None:
+                return False
+            if answer:
+                send_small(self._transport, self._fd, answer)
+            direct.finish()
+        except Exception as error:  # Supervisor: a defect costs this client its connection.
+            self._fail(error)
+            return True
+        self._statistics.received_bytes += count
+        self._statistics.sent_bytes += len(answer)
+        self.last_active_s = self.loop.time()
+        return True
 
     def _received(self, count: int) -> None:
         self._statistics.received_bytes += count
@@ -290,7 +286,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert self._large_room is not None
         self._waits_for_room = False
         self._large_step_s = self.loop.time()
-        self._large = _enlarged(self._large, self._large_room.size_bytes)
+        self._large = enlarged(self._large, self._large_room.size_bytes)
         self._resume_reading()
 
     def _end_large(self) -> None:
@@ -306,7 +302,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         size = len(self._small)
         if size < _BUSY_BUFFER_BYTES:
             larger = _SMALL_BUFFER_BYTES if size < _SMALL_BUFFER_BYTES else _BUSY_BUFFER_BYTES
-            self._small = _enlarged(self._small, larger)
+            self._small = enlarged(self._small, larger)
             self._small_view = memoryview(self._small)
 
     def _compact(self) -> None:
@@ -340,16 +336,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _begin_now(self, frame: bytearray) -> bool:
         """Begins a request without the task that serves the others, if none is before it there."""
-        if self._frames or self._is_working or not self._can_write.is_set() or self._is_stopping:
+        if (
+            self._frames
+            or self._is_working
+            or self._is_stopping
+            or self._waiting is not None
+            or self._is_full
+        ):
             return False
         try:
             answer = self._dispatcher.begin_now(frame, self)
+            if answer is None and not self._outgoing:
+                answer = self._waiting = self._dispatcher.begin_wait(frame, self)
         except Exception as error:  # Supervisor: a defect costs this client its connection.
             self._fail(error)
             return False
         if answer is None:
             return False
         self._outgoing.append(answer)
+        if answer.is_ready and answer is self._waiting:
+            self.wait_ended()
         return True
 
     def _give_back_large(self) -> None:
@@ -376,6 +382,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     await self._arrived.wait()
                     continue
                 await self._can_write.wait()
+                if self._waiting is not None:
+                    await self.wait_answered()
+                    continue
                 # Taken no earlier: what comes meanwhile must find it before itself.
                 frame = self._frames.popleft()
                 if not await self._begin(frame):
@@ -437,6 +446,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._give_up_waiting()
 
     def _give_up_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.give_up()
         if self.may_give_up and self.task is not None:
             self.may_give_up = False
             self._is_given_up = True
@@ -453,6 +464,27 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._all_answered is None:
                 self._all_answered = self.loop.create_future()
             await asyncio.shield(self._all_answered)
+
+    def wait_ended(self) -> None:
+        """Sends the answer that everything else had to wait for."""
+        answer, self._waiting = self._waiting, None
+        outgoing = self._outgoing
+        parts = None if answer is None else answer.parts
+        if answer is None or parts is None or len(outgoing) != 1 or len(parts) != 1:
+            self._flush()
+            return
+        (frame,) = parts
+        if not isinstance(frame, bytes):
+            self._flush()
+            return
+        outgoing.clear()
+        self._statistics.sent_bytes += len(frame)
+        send_small(self._transport, self._fd, frame)
+        self._answered(answer.size_bytes)
+
+    def wait_failed(self, error: BaseException) -> None:
+        """The same where there is none, because of a defect."""
+        self._fail(error)
 
     def answer_ready(self) -> None:
         """Sends answers soon: those that become ready together are written together."""
@@ -478,9 +510,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if parts and self._transport is not None and not self._transport.is_closing():
             self._statistics.sent_bytes += sent_bytes
             self._write(self._transport, parts, sent_bytes)
-        self._held_bytes -= answered_bytes
-        self._budget.give_back(answered_bytes)
-        if not outgoing:
+        self._answered(answered_bytes)
+
+    def _answered(self, size_bytes: int) -> None:
+        """Requests of this size are answered, from the oldest on."""
+        self._held_bytes -= size_bytes
+        self._budget.give_back(size_bytes)
+        if not self._outgoing:
             if self._all_answered is not None:
                 self._all_answered.set_result(None)
                 self._all_answered = None
@@ -495,7 +531,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.close(f"a part of a file cannot be sent: {error}")
             return
         if size <= _JOINED_BYTES_MAX:  # No range is so small.
-            transport.write(b"".join(buffers))
+            send_small(transport, self._fd, b"".join(buffers))
         else:
             transport.writelines(buffers)
 
@@ -528,7 +564,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 return "idle"
             if self._budget.waiting_count and not self._is_paused and self._is_slow(now_s):
                 return "stall"
-        if self._is_working:
+        if self._is_working or self._waiting is not None:
             return None
         return "idle" if now_s - self.last_active_s > config.idle_timeout_s else None
 
@@ -552,10 +588,3 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             _log.info("connection_closed", peer=self.peer, reason=reason)
             self._transport.close()
-
-
-def _enlarged(buffer: bytearray, size: int) -> bytearray:
-    """A copy with more room; the old one may still be lent to the event loop."""
-    larger = bytearray(size)
-    larger[: len(buffer)] = buffer
-    return larger

@@ -8,6 +8,7 @@ file: it costs a mapping, not memory. Design note 5 says why it is not `sendfile
 from __future__ import annotations
 
 import asyncio
+import os
 
 from firnmq.brokers.kafka.protocol import FileRange, Part
 from firnmq.disk.files import Buffer
@@ -30,3 +31,22 @@ def buffers_of(parts: list[Part]) -> list[Buffer]:
         if isinstance(part, FileRange):
             return [part.mapped() if isinstance(part, FileRange) else part for part in parts]
     return parts  # type: ignore[return-value]
+
+
+def send_small(transport: asyncio.Transport | None, descriptor: int, data: bytes) -> None:
+    """Sends a few bytes, past the transport if it has nothing to send before them.
+
+    The transport would send them at the end of the event loop's turn, after everything else that
+    the turn has to do. A descriptor of -1 leaves it to the transport.
+    """
+    if transport is None or transport.is_closing():
+        return
+    if descriptor >= 0 and transport.get_write_buffer_size() == 0:
+        try:
+            sent = os.write(descriptor, data)
+        except OSError:  # There is no room, or nobody any more, which the transport finds out too.
+            sent = 0
+        if sent == len(data):
+            return
+        data = data[sent:]
+    transport.write(data)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from firnmq.clock import Clock
 from firnmq.config import StorageType
-from firnmq.disk import Family, KeyValueStore, Settlement, Ticket, call_blocking
+from firnmq.disk import Family, Guest, KeyValueStore, Settlement, Ticket, call_blocking
 from firnmq.disk.waiting import is_blocking
 from firnmq.engines.api import Appended
 from firnmq.engines.copies import drop_strays_of
@@ -195,6 +195,9 @@ class MemoryKeeper:
                 settlement.fail(request.ticket, error)
         settlement.deliver_from(asyncio.get_running_loop())
 
+    def guest(self, log: ShardLog) -> Guest | None:
+        return None  # Memory is counted, and reserved before it is used.
+
     def _take_lock(self, log: ShardLog) -> bool:
         """Takes a log's lock for an append. An event loop does not wait for it, since it may be
         held until a disk has answered, nor overtakes what it has deferred."""
@@ -214,7 +217,7 @@ class MemoryKeeper:
                 self._count(log)
             finally:
                 log.lock.release()
-            log.wake_watchers(settlement)
+            log.watchers.wake(settlement)
         finally:
             with self._lock:
                 self._reserved -= _needed_bytes(request)

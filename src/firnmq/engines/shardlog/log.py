@@ -11,7 +11,7 @@ import dataclasses
 import threading
 
 from firnmq.config import Durability
-from firnmq.disk import Settlement, Ticket
+from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
 from firnmq.engines.segments import Rows, Segment, SegmentMeta
@@ -26,6 +26,7 @@ from firnmq.engines.shardlog.known import KnownBytes
 from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.shardlog.view import View
+from firnmq.engines.shardlog.watchers import Watchers
 from firnmq.engines.state import ShardSpec
 from firnmq.errors import (
     FirnError,
@@ -55,16 +56,13 @@ class ShardLog:
         "_gathered_position",
         "_has_staged_marker",
         "_staged_index",
-        "_stored",
-        "_synced",
-        "_watch_lock",
-        "_watchers",
         "backend",
         "cold_end_offset",
         "cut_count",
         "dead_keys",
         "hints",
         "holes",
+        "is_left_to_system",
         "known",
         "lock",
         "producers",
@@ -72,9 +70,12 @@ class ShardLog:
         "rows",
         "segments",
         "spec",
+        "stored",
+        "synced",
         "tail",
         "upkeep",
         "view",
+        "watchers",
     )
 
     def __init__(
@@ -102,9 +103,8 @@ class ShardLog:
         """Deleted keys: records below the number are gone."""
         self.producers = producers
         """What is known of idempotent producers."""
-        self._watch_lock = threading.Lock()
-        self._watchers: list[Ticket[None]] = []
-        """Who waits for the end to move; guarded by the lock above."""
+        self.watchers = Watchers()
+        """Who waits for the end to move; woken by whoever has moved it."""
         self.hints: dict[int, tuple[int, int, Point]] = {}
         """Where sequential readers will go on: offset → a segment's seq and epoch, and a batch."""
         self.known = KnownBytes(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
@@ -116,6 +116,8 @@ class ShardLog:
             (each.meta.end_offset for each in segments if not each.meta.is_local), default=0
         )
         """Nothing from here on is only in the object store."""
+        self.is_left_to_system = False
+        """Its handler has noted that bytes of it are not synced, for as long as it is open."""
         self.refusal: FirnError | None = None
         """Why nothing can be appended any more: storage failed or the shard was deleted."""
         self.rows = Rows()
@@ -123,9 +125,10 @@ class ShardLog:
         self._gathered_position = tail.position
         self._staged_index: TurnIndex | None = None
         self._has_staged_marker = False
-        self._synced = self._checkpoint()
-        self._stored: Checkpoint | None = None
-        """The one that was given to the backend last."""
+        self.synced = self._checkpoint()
+        """How far the active segment is known to be on the device."""
+        self.stored: Checkpoint | None = None
+        """The checkpoint that was given to the backend last."""
         self.view = self._view_of_tail(start_offset)
 
     # Appending: stage, then sync, then commit, then publish. The lock is held throughout. -------
@@ -159,7 +162,7 @@ class ShardLog:
         """Makes staged bytes durable; afterwards the checkpoint moves to the staged end."""
         if self.has_unsynced:
             self.tail.segment.bytes.sync()
-            self._synced = self._checkpoint()
+            self.synced = self._checkpoint()
 
     def published_checkpoint(self) -> Checkpoint:
         """The present end as a checkpoint; nothing may be staged."""
@@ -167,7 +170,7 @@ class ShardLog:
 
     def note_synced(self, reached: Checkpoint) -> None:
         """Moves the checkpoint to an end whose bytes were synced meanwhile."""
-        self._synced = reached
+        self.synced = reached
 
     def staged_entries(self) -> list[tuple[bytes, bytes]]:
         """Index entries to be committed, with how far the segment is synced and indexed.
@@ -176,11 +179,11 @@ class ShardLog:
         still right, and the next opening looks at the log from there.
         """
         index = self._turn_index()
-        synced = self._synced
+        synced = self.synced
         self.producers.store_changes(index)
-        if not (index.entries or self.rows.rows) and synced is self._stored:
+        if not (index.entries or self.rows.rows) and synced is self.stored:
             return []
-        self._stored = synced
+        self.stored = synced
         index.set_checkpoint(
             Checkpoint(
                 next_offset=synced.next_offset,
@@ -206,7 +209,7 @@ class ShardLog:
     def _view_of_tail(self, start_offset: int) -> View:
         tail = self.tail
         first_open = self.producers.first_open_transaction()
-        return View(
+        fields = (
             self.segments,
             start_offset,
             tail.next_offset,
@@ -215,27 +218,27 @@ class ShardLog:
             self.producers.aborted,
             tail.builder.first_expiry_ms,
         )
+        return tuple.__new__(View, fields)  # Calling the class takes another call.
+
+    def take_written(
+        self, position: int, next_offset: int, crc: int, record_count: int, max_timestamp: int
+    ) -> None:
+        """Shows readers one more plain batch, written up to the position. Nothing was staged."""
+        tail = self.tail
+        tail.crc = crc
+        tail.position = self._gathered_position = position
+        tail.next_offset = next_offset
+        builder = tail.builder
+        builder.records_since_point += record_count
+        if max_timestamp > builder.max_timestamp:
+            builder.max_timestamp = max_timestamp
+        self.view = self._view_of_tail(self.view.start_offset)
 
     def watch(self, ticket: Ticket[None], end_offset: int) -> bool:
         """Settles the ticket when the end moves beyond the offset; False if it has already."""
-        with self._watch_lock:
-            if self.view.end_offset > end_offset or self.refusal is not None:
-                return False
-            self._watchers.append(ticket)
-            return True
-
-    def unwatch(self, ticket: Ticket[None]) -> None:
-        with self._watch_lock:
-            if ticket in self._watchers:
-                self._watchers.remove(ticket)
-
-    def wake_watchers(self, settlement: Settlement) -> None:
-        """Called after publishing, by whoever published."""
-        if self._watchers:
-            with self._watch_lock:
-                woken, self._watchers = self._watchers, []
-            for ticket in woken:
-                settlement.resolve(ticket, None)
+        return self.watchers.add(
+            ticket, lambda: self.view.end_offset > end_offset or self.refusal is not None
+        )
 
     def publish_sealed(self) -> int:
         """Shows readers what was sealed in a turn that failed later; returns where that ends.
@@ -262,7 +265,7 @@ class ShardLog:
 
     @property
     def has_unsynced(self) -> bool:
-        return self._synced.position < self.tail.position
+        return self.synced.position < self.tail.position
 
     @property
     def wants_sync(self) -> bool:
@@ -292,7 +295,7 @@ class ShardLog:
         tail = self.tail
         self._hand_over()
         tail.segment.bytes.sync()
-        self._synced = self._checkpoint()
+        self.synced = self._checkpoint()
         self.backend.commit([self])
         now_ms = self.backend.clock.now_ms()
         sealed = tail.segment.meta.become_sealed(
@@ -314,7 +317,7 @@ class ShardLog:
         self._gathered_position = 0
         self._staged_index = None
         self.rows = Rows()
-        self._synced = self._checkpoint()
+        self.synced = self._checkpoint()
 
     def must_roll_by_age(self, now_ms: int) -> bool:
         config, first = self.spec.config, self.tail.first_append_ms
@@ -354,7 +357,7 @@ class ShardLog:
         if start_offset <= view.start_offset and not gone:
             return
         start_offset = max(start_offset, view.start_offset)
-        if start_offset > self._synced.next_offset:
+        if start_offset > self.synced.next_offset:
             self._sync_below_start()
         state, uid = self.backend.state, self.spec.uid
         state.move_start(uid, start_offset, [segment.meta for segment in gone])
@@ -422,7 +425,7 @@ class ShardLog:
         self.segments = (*self.segments[:-1], tail.segment)
         self.tail = tail
         self._gathered_position = tail.position
-        self._synced = self._checkpoint()
+        self.synced = self._checkpoint()
         self.hints = {}
         self.known.begin(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
         self._staged_index = None
@@ -560,11 +563,11 @@ class ShardLog:
         if self._gathered:
             gathered, self._gathered = self._gathered, []
             # A durable write covers its own bytes, so it will do only if none before are unsynced.
-            durable = self.wants_sync and self._synced.position == self._gathered_position
+            durable = self.wants_sync and self.synced.position == self._gathered_position
             if self.tail.segment.bytes.append(
                 gathered, self._gathered_position, self.rows, durable=durable
             ):
-                self._synced = self._checkpoint()
+                self.synced = self._checkpoint()
         self._gathered_position = self.tail.position
 
     def _turn_index(self) -> TurnIndex:

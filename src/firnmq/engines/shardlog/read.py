@@ -37,7 +37,7 @@ from firnmq.record import (
 )
 from firnmq.record.selection import ColumnName
 
-_HINTS_MAX = 32
+HINTS_MAX = 32
 _ATTEMPTS = 8
 """How often a read starts over because what it was reading was removed or cut."""
 _ATTEMPTS_COLD = 64
@@ -393,7 +393,7 @@ class LogReader:
                 return
 
     def leave_room_for_hint(self) -> None:
-        if len(self._hints) >= _HINTS_MAX:
+        if len(self._hints) >= HINTS_MAX:
             self._hints.clear()
 
     def _decode_at(

@@ -91,7 +91,7 @@ class LogTurnHandler:
                     continue
                 assert request.appended is not None
                 settlement.resolve(request.ticket, request.appended)
-            log.wake_watchers(settlement)  # Last: whoever appended need not wait for readers.
+            log.watchers.wake(settlement)  # Last: whoever appended need not wait for readers.
 
     def _note_unsynced(self, log: ShardLog) -> None:
         config = log.spec.config
@@ -102,6 +102,7 @@ class LogTurnHandler:
             self._unsynced.setdefault(log, due)
         else:
             self._left_to_system.add(log)
+            log.is_left_to_system = True
 
     def _sync_quietly(self, log: ShardLog) -> None:
         """A failed late sync closes the shard; its next writer is told."""
@@ -121,7 +122,7 @@ def _fail(
     """Closes the log and fails its requests, except those a roll in mid-turn has made durable."""
     failure = log.fail(error)
     kept_end = log.publish_sealed()
-    log.wake_watchers(settlement)
+    log.watchers.wake(settlement)
     for request in requests:
         appended = request.appended
         if appended is not None and appended.next_offset <= kept_end:

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from firnmq.brokers.kafka.protocol import Part
-from firnmq.brokers.kafka.sending import buffers_of, takes_ranges
+from firnmq.brokers.kafka.sending import buffers_of, send_small, takes_ranges
 from firnmq.disk import FileCache
 
 CONTENT = bytes(range(256)) * 4096 * 8
@@ -149,3 +149,43 @@ async def test_transports_that_look_into_buffers_get_no_ranges() -> None:
 def test_a_response_without_ranges_is_passed_on_as_it_is() -> None:
     parts: list[Part] = [b"a", b"b"]
     assert buffers_of(parts) is parts
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_small_answers_keep_their_order_whatever_the_socket_takes(at_once: bool) -> None:
+    """The client reads nothing until all was sent, so that the socket is full on the way."""
+    frames = [b"%06d" % number * 500 for number in range(3_000)]
+
+    class Answering(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            stream: asyncio.Transport = transport  # type: ignore[assignment]
+            descriptor = stream.get_extra_info("socket").fileno() if at_once else -1
+            for frame in frames:
+                send_small(stream, descriptor, frame)
+            self.waiting_bytes = stream.get_write_buffer_size()
+            stream.close()
+            send_small(stream, descriptor, b"after the end")
+            send_small(None, descriptor, b"after the end")
+
+    async def main() -> bytes:
+        loop = asyncio.get_running_loop()
+        made: list[Answering] = []
+
+        def connected() -> Answering:
+            made.append(Answering())
+            return made[-1]
+
+        server = await loop.create_server(connected, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname(), timeout=20) as client:
+
+            def receive() -> bytes:
+                return b"".join(iter(lambda: client.recv(1 << 20), b""))
+
+            received = await loop.run_in_executor(None, receive)
+        assert made[0].waiting_bytes, "the socket took everything"
+        server.close()
+        await server.wait_closed()
+        return received
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == b"".join(frames)

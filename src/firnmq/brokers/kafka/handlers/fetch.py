@@ -26,7 +26,7 @@ from firnmq.errors import FirnError, OffsetOutOfRange
 _ColdKey: TypeAlias = tuple[str, int, bool]
 """Shard, offset, and whether only what is committed is wanted."""
 
-_WAIT_MS_MAX = 30_000
+WAIT_MS_MAX = 30_000
 _RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 """However much a client asks for, one response is no larger, but for one whole batch."""
 _COPIED_BYTES_MAX = 8 * 1024 * 1024
@@ -47,11 +47,18 @@ class FetchHandler:
         """Reads from the object store that are under way. A client that did not wait for the end
         of one asks again, and then waits for the same one."""
 
-    async def handle(self, request: FetchRequest, *, takes_ranges: bool = False) -> FetchResponse:
+    async def handle(
+        self,
+        request: FetchRequest,
+        *,
+        takes_ranges: bool = False,
+        deadline_s: float | None = None,
+    ) -> FetchResponse:
         """Answers at once where there is enough, else when there is, or when the client's time is
-        over. A client behind TLS takes no file ranges."""
+        over, which may have been fixed before. A client behind TLS takes no file ranges."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(max(request.max_wait_ms, 0), _WAIT_MS_MAX) / 1000
+        wait_s = min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+        deadline = loop.time() + wait_s if deadline_s is None else deadline_s
         while True:
             look = _Look(self._storage, request, takes_ranges=takes_ranges)
             waits_on = look.read_nowait()

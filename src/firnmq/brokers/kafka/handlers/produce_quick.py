@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from firnmq.adapter import EngineStorageAdapter, Topic
-from firnmq.brokers.kafka.failures import code_of
-from firnmq.brokers.kafka.protocol import Part, RequestHeader, encode_response
+from firnmq.adapter import EngineStorageAdapter
+from firnmq.brokers.kafka.handlers.produce_direct import DirectProduce, ProduceRoute, refusal_of
+from firnmq.brokers.kafka.protocol import Part, RequestHeader
 from firnmq.brokers.kafka.protocol.hot.produce_template import ProduceTemplate
-from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
-)
+from firnmq.brokers.kafka.protocol.messages.produce_fetch import ProduceRequest
 from firnmq.brokers.kafka.statistics import ApiStatistics
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.disk import Notice
 from firnmq.engines import Append, Appended
-from firnmq.errors import FirnError, StorageFailed
+from firnmq.errors import FirnError
 from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL, attributes_of
-
-_NO_OFFSET = -1
 
 
 class Client(Protocol):
@@ -36,17 +29,10 @@ class Client(Protocol):
 
     loop: asyncio.AbstractEventLoop
     produce_route: ProduceRoute | None
+    produce_direct: DirectProduce | None
 
     def answer_ready(self) -> None:
         """One of the answers that the client waits for is ready."""
-
-
-class ProduceRoute(NamedTuple):
-    """Where requests that fit a template go, as long as the topic is this one."""
-
-    template: ProduceTemplate
-    topic: Topic
-    driver: EngineStorageAdapter
 
 
 class ProduceAnswer(Notice[Appended]):
@@ -84,38 +70,18 @@ class ProduceAnswer(Notice[Appended]):
         template, code = self._template, 0
         if value is not None:
             start_offset = 0 if self.request is None else self.request.log.view.start_offset
-            parts: list[Part] = [
-                template.response(
-                    self._correlation_id, self._index, value.base_offset, start_offset
-                )
-            ]
+            answer = template.response(
+                self._correlation_id, self._index, value.base_offset, start_offset
+            )
         else:
             assert error is not None
-            parts, code = self._refusal(error)
+            answer, code = refusal_of(error, template, self._correlation_id, self._index)
         self.request = None  # Else the bytes would stay until the client has been answered.
         if template.acks != 0:  # Else the client expects no answer, not even for an error.
-            self.parts = parts
+            self.parts = [answer]
         self._statistics.add(perf_counter() - self._started_s, code)
         self.is_ready = True
         self._client.answer_ready()
-
-    def _refusal(self, error: BaseException) -> tuple[list[Part], int]:
-        known = (
-            error if isinstance(error, FirnError) else StorageFailed(self._template.topic, error)
-        )
-        code = code_of(known)
-        partition = PartitionProduceResponse(
-            index=self._index, error_code=code, base_offset=_NO_OFFSET, error_message=str(known)
-        )
-        topic = TopicProduceResponse(name=self._template.topic, partition_responses=[partition])
-        learned = self._template.header
-        header = RequestHeader(
-            api_key=learned.api_key,
-            api_version=learned.api_version,
-            correlation_id=self._correlation_id,
-            client_id=learned.client_id,
-        )
-        return encode_response(header, ProduceResponse(responses=[topic])), code
 
 
 class QuickProduce:
@@ -130,7 +96,7 @@ class QuickProduce:
         self, frame: bytearray, header: RequestHeader, request: ProduceRequest, client: Client
     ) -> None:
         """Remembers a request that was parsed, for the client's next one."""
-        client.produce_route = None
+        client.produce_route = client.produce_direct = None
         template = ProduceTemplate.learn(frame, header, request)
         if template is None:
             return
@@ -138,7 +104,10 @@ class QuickProduce:
         if topic is not None:
             driver = self._storage.manager.driver(topic.config.storage_type)
             if isinstance(driver, EngineStorageAdapter):
-                client.produce_route = ProduceRoute(template, topic, driver)
+                client.produce_route = route = ProduceRoute(template, topic, driver)
+                client.produce_direct = DirectProduce(
+                    self._storage.catalog.by_name, self._statistics, route, client.loop
+                )
 
     def begin(self, frame: bytearray, client: Client) -> ProduceAnswer | None:
         """Accepts a request, or refuses its batch; None if it must go the other way.
