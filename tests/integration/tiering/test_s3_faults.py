@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -22,7 +23,11 @@ from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from firnmq.tiering.stores import ObjectStore, open_store
 
 MIB = 1024 * 1024
+T = TypeVar("T")
 QUICK = {"timeout_ms": 500, "connect_timeout_ms": 300, "retries": 1, "retry_timeout_ms": 500}
+"""For what is never answered. Whatever must succeed may take longer on a busy machine."""
+IN_TIME_S = 30
+PATIENCE_S = 60
 
 
 class Scene:
@@ -34,6 +39,7 @@ class Scene:
         self.direct = open_store(url, seaweed.options())
         self.patient = open_store(url, seaweed.options(endpoint=self.proxy.endpoint))
         self.quick = open_store(url, seaweed.options(endpoint=self.proxy.endpoint, **QUICK))
+        self.once = open_store(url, seaweed.options(endpoint=self.proxy.endpoint, retries=0))
 
     def keys(self) -> list[str]:
         return [info.key for info in self.direct.list("")]
@@ -76,7 +82,7 @@ def test_a_store_that_does_not_answer_is_unavailable_in_time(
     began = time.monotonic()
     with pytest.raises(StoreUnavailable) as error:
         calls(scene.quick)[name]()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < IN_TIME_S
     assert error.value.store == scene.quick.url
     assert SECRET_KEY not in str(error.value)
 
@@ -100,7 +106,7 @@ def test_a_shorter_answer_is_truncated(scene: Scene) -> None:
     scene.direct.put("key", b"hello")
     scene.proxy.inject(Fault(methods=("GET",), truncate=2))
     with pytest.raises((ObjectTruncated, StoreUnavailable)):
-        scene.quick.get_range("key", 0, 5)
+        scene.once.get_range("key", 0, 5)
 
 
 def test_an_answer_that_was_lost_may_have_been_a_success(scene: Scene) -> None:
@@ -109,10 +115,10 @@ def test_an_answer_that_was_lost_may_have_been_a_success(scene: Scene) -> None:
     """
     scene.proxy.inject(Fault(methods=("PUT",), cut_after=-1))
     with pytest.raises((StoreUnavailable, ObjectExists)):
-        scene.quick.put("key", b"mine")
+        scene.once.put("key", b"mine")
     scene.proxy.clear()
     with pytest.raises(ObjectExists):
-        scene.quick.put("key", b"mine")
+        scene.once.put("key", b"mine")
     assert bytes(scene.direct.get_range("key", 0, 4)) == b"mine"
 
 
@@ -120,7 +126,7 @@ def test_an_answer_that_was_lost_may_have_been_a_success(scene: Scene) -> None:
 def test_an_upload_with_a_bad_part_leaves_nothing(scene: Scene, part: str) -> None:
     scene.proxy.inject(Fault(methods=("PUT",), path=part, status=500))
     with pytest.raises(StoreUnavailable):
-        scene.quick.upload("big", (bytes(MIB) for _ in range(30)), size=30 * MIB)
+        scene.once.upload("big", (bytes(MIB) for _ in range(30)), size=30 * MIB)
     assert scene.keys() == []
     assert scene.direct.sweep("", before_ms=1 << 50) == 0
 
@@ -132,7 +138,7 @@ def test_what_could_not_be_aborted_is_swept(scene: Scene) -> None:
     scene.proxy.inject(Fault(methods=("PUT",), path="partNumber=4&", status=500))
     scene.proxy.inject(Fault(methods=("DELETE",), status=500))
     with pytest.raises(StoreUnavailable):
-        scene.quick.upload("folder/big", (bytes(MIB) for _ in range(30)), size=30 * MIB)
+        scene.once.upload("folder/big", (bytes(MIB) for _ in range(30)), size=30 * MIB)
     assert scene.keys() == []
     assert scene.direct.sweep("folder", before_ms=1_000_000) == 0
     assert scene.direct.sweep("other", before_ms=1 << 50) == 0
@@ -146,7 +152,7 @@ def test_a_completion_whose_answer_is_lost(scene: Scene) -> None:
     scene.proxy.inject(Fault(methods=("POST",), path="uploadId=", cut_after=-1))
     data = os.urandom(20 * MIB)
     with pytest.raises(StoreError):
-        scene.quick.upload("big", [data], size=len(data))
+        scene.once.upload("big", [data], size=len(data))
     assert scene.direct.sweep("", before_ms=1 << 50) == 0
     scene.proxy.clear()
     scene.patient.upload("big", [data], size=len(data))
@@ -178,25 +184,35 @@ def test_why_a_store_refuses_is_told(seaweed: SeaweedServer) -> None:
         list(store.list(""))
 
 
+def once_available(call: Callable[[], T]) -> T:
+    """What a call gives that may not be answered in time at first."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call()
+        except StoreUnavailable:
+            assert time.monotonic() < deadline
+
+
 def test_a_stopped_server_fails_in_time_and_comes_back(tmp_path: Path) -> None:
     """SIGSTOP: the kernel still accepts connections, and nothing is ever answered."""
     server = SeaweedServer(tmp_path)
     try:
         store = open_store(server.url, server.options(**QUICK))
-        store.put("key", b"hello")
+        once_available(lambda: store.put("key", b"hello", if_absent=False))
         server.pause()
         for name in ("get_range", "put", "upload", "list"):
             began = time.monotonic()
             with pytest.raises(StoreUnavailable):
                 calls(store)[name]()
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < IN_TIME_S
         server.resume()
-        assert bytes(store.get_range("key", 0, 5)) == b"hello"
+        assert bytes(once_available(lambda: store.get_range("key", 0, 5))) == b"hello"
         server.stop()
         with pytest.raises(StoreUnavailable):
             store.head("key")
         server.restart()
-        assert store.head("key").size == 5
+        assert once_available(lambda: store.head("key")).size == 5
     finally:
         server.stop()
 
@@ -217,7 +233,7 @@ def test_a_forked_process_is_refused_instead_of_waiting_forever(scene: Scene) ->
     process = context.Process(target=_use_after_fork, args=(scene.direct, theirs))
     process.start()
     try:
-        assert ours.poll(20)
+        assert ours.poll(PATIENCE_S)
         assert "fork" in ours.recv()
     finally:
         process.join(10)

@@ -25,6 +25,8 @@ from firnmq.server import LocalStore
 from tests.conformance.copied import CopiedStore, upload
 
 COLD, HOT = 0, 1
+PATIENCE_S = 40
+"""Less than the store lets anybody wait at its gate."""
 
 
 class Scene:
@@ -108,16 +110,16 @@ async def test_a_slow_store_delays_neither_hot_fetches_nor_appends(scene: Scene)
     # 1. More fetches hang in the store than there are threads for them.
     scene.copies.gate.clear()
     hanging = [
-        asyncio.ensure_future(scene.fetch((COLD, offset), max_wait_ms=30_000))
+        asyncio.ensure_future(scene.fetch((COLD, offset), max_wait_ms=300_000))
         for offset in (0, 1, 2)
     ]
     assert await asyncio.to_thread(scene.copies.waiting.wait, 30)
     # 2. Whoever reads what is here, or appends, does not notice.
-    (hot,) = await asyncio.wait_for(scene.fetch((HOT, 0)), 10)
+    (hot,) = await asyncio.wait_for(scene.fetch((HOT, 0)), PATIENCE_S)
     assert values(hot) == [b"hot"]
-    await asyncio.wait_for(scene.produce(COLD, b"more"), 10)
+    await asyncio.wait_for(scene.produce(COLD, b"more"), PATIENCE_S)
     # 3. A fetch of both gets what is here, and goes without the rest.
-    both = await asyncio.wait_for(scene.fetch((COLD, 0), (HOT, 0)), 10)
+    both = await asyncio.wait_for(scene.fetch((COLD, 0), (HOT, 0)), PATIENCE_S)
     assert [values(data) for data in both] == [[], [b"hot"]]
     assert (both[0].error_code, both[0].high_watermark) == (ErrorCode.NONE, 5)
     # 4. Those that waited get it all once the store answers.
@@ -133,7 +135,7 @@ async def test_a_client_that_did_not_wait_joins_the_read_under_way(scene: Scene)
         (none,) = await scene.fetch((COLD, 0), max_wait_ms=0)
         assert values(none) == []
     assert len(scene.handler._cold_pages) == 1
-    waiting = asyncio.ensure_future(scene.fetch((COLD, 0), max_wait_ms=30_000))
+    waiting = asyncio.ensure_future(scene.fetch((COLD, 0), max_wait_ms=300_000))
     scene.copies.gate.set()
     (found,) = await waiting
     assert values(found) == [b"cold 0", b"cold 1", b"cold 2"]
