@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -21,13 +20,12 @@ from firnmq.errors import (
 from firnmq.testing.fault_proxy import Fault, FaultProxy
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from firnmq.tiering.stores import ObjectStore, open_store
+from tests.integration.tiering.stage import PATIENCE_S, once_available
 
 MIB = 1024 * 1024
-T = TypeVar("T")
 QUICK = {"timeout_ms": 500, "connect_timeout_ms": 300, "retries": 1, "retry_timeout_ms": 500}
 """For what is never answered. Whatever must succeed may take longer on a busy machine."""
 IN_TIME_S = 30
-PATIENCE_S = 60
 
 
 class Scene:
@@ -182,16 +180,6 @@ def test_why_a_store_refuses_is_told(seaweed: SeaweedServer) -> None:
     store = open_store(seaweed.url, seaweed.options(secret_key="wrong"))
     with pytest.raises(StoreDenied, match=r"403 Forbidden: SignatureDoesNotMatch, The request"):
         list(store.list(""))
-
-
-def once_available(call: Callable[[], T]) -> T:
-    """What a call gives that may not be answered in time at first."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return call()
-        except StoreUnavailable:
-            assert time.monotonic() < deadline
 
 
 def test_a_stopped_server_fails_in_time_and_comes_back(tmp_path: Path) -> None:
