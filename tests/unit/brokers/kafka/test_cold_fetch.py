@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from firnmq.brokers.kafka.handlers import fetch as fetch_module
 from firnmq.brokers.kafka.handlers.fetch import FetchHandler
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
@@ -57,7 +58,7 @@ class Scene:
         await (await self.storage.submit("t", partition, [batch]))
 
     async def fetch(
-        self, *wanted: tuple[int, int], max_wait_ms: int = 5000, min_bytes: int = 1
+        self, *wanted: tuple[int, int], max_wait_ms: int = 30_000, min_bytes: int = 1
     ) -> list[PartitionData]:
         partitions = tuple(
             FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=10**6)
@@ -99,6 +100,13 @@ async def test_a_consumer_walks_from_the_store_to_the_tail(scene: Scene) -> None
     assert values(second) == [b"tail"]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that answers, if not at once, is waited for however busy the machine is."""
+    monkeypatch.setattr(fetch_module, "_COLD_WAIT_S_MIN", 60)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_cold_and_hot_partitions_come_together(scene: Scene) -> None:
     found = await scene.fetch((HOT, 0), (COLD, 1), (HOT, 0))
     assert [data.partition_index for data in found] == [HOT, COLD, HOT]
@@ -106,7 +114,10 @@ async def test_cold_and_hot_partitions_come_together(scene: Scene) -> None:
     assert [data.error_code for data in found] == [ErrorCode.NONE] * 3
 
 
-async def test_a_slow_store_delays_neither_hot_fetches_nor_appends(scene: Scene) -> None:
+async def test_a_slow_store_delays_neither_hot_fetches_nor_appends(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "_WAIT_MS_MAX", 300_000)
     # 1. More fetches hang in the store than there are threads for them.
     scene.copies.gate.clear()
     hanging = [
@@ -135,12 +146,13 @@ async def test_a_client_that_did_not_wait_joins_the_read_under_way(scene: Scene)
         (none,) = await scene.fetch((COLD, 0), max_wait_ms=0)
         assert values(none) == []
     assert len(scene.handler._cold_pages) == 1
-    waiting = asyncio.ensure_future(scene.fetch((COLD, 0), max_wait_ms=300_000))
+    waiting = asyncio.ensure_future(scene.fetch((COLD, 0)))
     scene.copies.gate.set()
     (found,) = await waiting
     assert values(found) == [b"cold 0", b"cold 1", b"cold 2"]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_store_that_fails_is_an_error_of_its_partition_alone(scene: Scene) -> None:
     scene.copies.refusal = StoreUnavailable("file:///nowhere", "told to fail")
     cold, hot = await scene.fetch((COLD, 0), (HOT, 0))
