@@ -101,7 +101,7 @@ class Stage:
         data = PartitionProduceData(index=index, records=batch)
         request = ProduceRequest(
             acks=acks,
-            timeout_ms=1_000,
+            timeout_ms=60_000,
             topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])],
         )
         return self.request(correlation_id, 0, request)
