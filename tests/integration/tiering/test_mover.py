@@ -94,6 +94,7 @@ def test_local_retention_keeps_the_newest(tmp_path: Path, file_tiering: TieringC
         first_here = next(meta for meta in stage.metas() if meta.is_local)
         assert here >= 5_000 > here - first_here.length
         check(topic, range(200))
+        stage.settle()
         assert stage.mover.status().local_bytes == here
 
 
