@@ -120,6 +120,7 @@ class StorageDriverManager:
         check_topic_name(name)
         if not isinstance(shard_count, int) or not 1 <= shard_count <= SHARDS_MAX:
             raise InvalidArgument("shards", f"must be 1 to {SHARDS_MAX:,}, not {shard_count!r}")
+        config.check_new()
         driver = self.driver(config.storage_type)
         topic = Topic(
             name=name,
@@ -250,6 +251,7 @@ class StorageDriverManager:
             raise InvalidArgument(name, f"is kept by {config.storage_type}, which cannot change it")
         if config.expire_header != topic.config.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
+        config.check_new()
         before = topic.config
         if config.is_tiered < before.is_tiered or config.compacts > before.compacts:
             for shard in topic.shard_names():

@@ -71,7 +71,7 @@ def create(
         chosen["storage.type"] = _STORAGE_TYPES.get(kind.lower(), kind)
     # Checked before the directory is made, so that a mistake leaves nothing behind.
     check_topic_name(name)
-    TopicConfig.from_options(chosen)
+    TopicConfig.from_options(chosen).check_new()
     node = chosen_node()
     if node is not None:
         wanted = {"topic": name, "shard_count": shards, "options": chosen}
