@@ -45,6 +45,7 @@ def opened(data: Path, *, create: bool = False, background: bool = True) -> Iter
         raise NoDataDirectory(str(data))
     from firnmq.config import load_store_config, load_tiering_config
     from firnmq.server import LocalStore, Store
+    from firnmq.server.tier import existing_object_store
 
     node_file = os.environ.get("FIRN_CONFIG")
     # What is in the object store is read, but a short command begins no upload.
@@ -54,6 +55,7 @@ def opened(data: Path, *, create: bool = False, background: bool = True) -> Iter
         background=background,
         tiering=load_tiering_config(path=Path(node_file) if node_file else None),
         moves=False,
+        open_objects=existing_object_store,
     )
     with Store(local) as store:
         yield store

@@ -61,7 +61,7 @@ def status(data: Path, config_path: Path | None, as_json: bool) -> None:
     if node is not None:
         found = node.get("tier")
     else:
-        with _mover(data, config_path) as (_, mover):
+        with _mover(data, config_path, only_looks=True) as (_, mover):
             found = _document(mover.status())
     if as_json:
         print_json(found)
@@ -98,7 +98,7 @@ def upload(
         node.call("POST", ("tier", "upload"), {"topic": topic, "roll": roll})
         found = _awaited(node, topic, timeout_s, failures_before)
     else:
-        with _mover(data, config_path) as (local, mover):
+        with _mover(data, config_path, only_looks=False) as (local, mover):
             found = _uploaded(local, mover, topic, roll, timeout_s)
     left = _waiting(found, topic)
     if as_json:
@@ -143,7 +143,7 @@ def scrub(
         node.be_patient(_SCRUB_TIMEOUT_S)
         found = node.call("POST", ("tier", "scrub"), {"dry_run": dry_run, "grace_ms": grace_ms})
     else:
-        with _mover(data, config_path) as (_, mover):
+        with _mover(data, config_path, only_looks=True) as (_, mover):
             found = _document(mover.scrub(dry_run=dry_run, grace_ms=grace_ms))
     if as_json:
         print_json(found)
@@ -157,20 +157,34 @@ def scrub(
 
 
 @contextmanager
-def _mover(data: Path, config_path: Path | None) -> Iterator[tuple[LocalStore, TierMover]]:
-    """The mover of a data directory, at rest."""
+def _mover(
+    data: Path, config_path: Path | None, *, only_looks: bool
+) -> Iterator[tuple[LocalStore, TierMover]]:
+    """The mover of a data directory, at rest. Whoever only looks makes no store; one with copies
+    that is not there is a mistyped URL, or a share that is not mounted."""
     if not (data / "db").is_dir():
         raise NoDataDirectory(str(data))
     from firnmq.server import LocalStore
     from firnmq.server.settings import load_node_config
+    from firnmq.server.tier import existing_object_store, open_object_store
+    from firnmq.tiering.stores.local import LocalStore as DirectoryStore
 
     config = load_node_config(config_path)
-    if not config.tiering.is_on:
+    if config.tiering.url is None:
         raise NoTiering
-    local = LocalStore(data, config=config.store, background=False, tiering=config.tiering)
+    local = LocalStore(
+        data,
+        config=config.store,
+        background=False,
+        tiering=config.tiering,
+        open_objects=existing_object_store if only_looks else open_object_store,
+    )
     try:
         assert local.tier is not None
-        yield local, local.tier.mover
+        store, mover = local.tier.store, local.tier.mover
+        if only_looks and mover.ledger.has_copies and isinstance(store, DirectoryStore):
+            store.require_root()
+        yield local, mover
     finally:
         local.close()
 

@@ -42,7 +42,7 @@ from firnmq.meta.records import (
 )
 from firnmq.server.identity import directory_id
 from firnmq.server.local import LocalStore
-from firnmq.server.tier import open_object_store
+from firnmq.server.tier import existing_object_store
 from firnmq.tiering.manifest import SegmentManifest
 from firnmq.tiering.ownership import Ownership, cluster_of
 from firnmq.tiering.recover import (
@@ -111,7 +111,7 @@ def recover_directory(
     dry_run: bool = False,
     skip_gaps: bool = False,
     clock: Clock | None = None,
-    open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
+    open_objects: Callable[[TieringConfig], ObjectStore] = existing_object_store,
 ) -> Recovery:
     """Makes a data directory with all that the store has of a cluster.
 

@@ -12,7 +12,7 @@ from firnmq.tiering.cold import ColdStorage
 from firnmq.tiering.mover import TierMover
 from firnmq.tiering.ownership import cluster_of
 from firnmq.tiering.rate import RateLimiter
-from firnmq.tiering.stores import ObjectStore, StoreOptions, open_store
+from firnmq.tiering.stores import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from firnmq.server.local import LocalStore
@@ -23,22 +23,14 @@ CACHE_DIRECTORY = "tier-cache"
 def open_object_store(config: TieringConfig) -> ObjectStore:
     """The store of a configuration that names one. Nothing is asked of it yet."""
     assert config.url is not None, "there is a store only where there is a URL"
-    return open_store(
-        config.url,
-        StoreOptions(
-            endpoint=config.endpoint,
-            region=config.region,
-            access_key=config.access_key,
-            secret_key=config.secret_key,
-            session_token=config.session_token,
-            credentials_file=config.credentials_file,
-            allow_http=config.allow_http,
-            connect_timeout_ms=config.connect_timeout_ms,
-            timeout_ms=config.timeout_ms,
-            retries=config.retries,
-            retry_timeout_ms=config.retry_timeout_ms,
-        ),
-    )
+    return open_store(config.url, config)
+
+
+def existing_object_store(config: TieringConfig) -> ObjectStore:
+    """The same, for those who only look: a directory that is not there is not made, and whatever
+    is asked of it raises StoreUnavailable."""
+    assert config.url is not None, "there is a store only where there is a URL"
+    return open_store(config.url, config, creates=False)
 
 
 class Tier:

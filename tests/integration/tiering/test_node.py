@@ -255,6 +255,13 @@ def test_a_data_directory_without_a_node(tmp_path: Path) -> None:
     assert [row["local_segments"] for row in status["topics"]] == [0, 1]
     assert "three" in run("read", "cold")
     run("verify")
+    settings["FIRN_TIERING_URL"] = f"file://{tmp_path}/typo"
+    for looks in (("tier", "status"), ("tier", "scrub"), ("read", "cold"), ("recover",)):
+        place = str(tmp_path / "new") if looks == ("recover",) else data
+        done = firn(*looks, "--data", place, **settings)
+        assert done.returncode == 1
+        assert "typo: the directory is not there; is the URL right" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "objects"}
     settings.clear()
     run("tier", "status", is_well=False)
     run("read", "cold", is_well=False)

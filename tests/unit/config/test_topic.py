@@ -130,7 +130,7 @@ def test_some_options_can_be_changed() -> None:
 def test_nothing_stays_here_longer_than_it_is_kept(unit: str) -> None:
     local, total = f"local.retention.{unit}", f"retention.{unit}"
     config = TopicConfig.from_options({local: 1001, total: 1000})  # As a topic may have it.
-    with pytest.raises(InvalidArgument, match=rf"above retention\.{unit}, which is 1,000") as caught:
+    with pytest.raises(InvalidArgument, match=rf"above retention\.{unit}, which") as caught:
         config.check_new()
     assert caught.value.argument == local
     for good in ({local: 1000}, {local: None}, {total: None}, {total: 1001}):

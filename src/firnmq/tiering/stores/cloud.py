@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from firnmq.config import StoreOptions
 from firnmq.disk.files import Buffer
 from firnmq.errors import (
     InvalidArgument,
@@ -34,7 +35,6 @@ from firnmq.tiering.stores.api import (
     check_range,
     every_key,
 )
-from firnmq.tiering.stores.options import StoreOptions
 from firnmq.tiering.stores.s3_uploads import S3Access, UnfinishedUploads
 
 if TYPE_CHECKING:

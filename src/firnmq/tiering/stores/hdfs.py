@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from firnmq.config import StoreOptions
 from firnmq.disk.files import Buffer
 from firnmq.errors import (
     ObjectExists,
@@ -34,7 +35,6 @@ from firnmq.tiering.stores.api import (
     check_range,
     every_key,
 )
-from firnmq.tiering.stores.options import StoreOptions
 
 if TYPE_CHECKING:
     from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus

@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
+from firnmq.config import StoreOptions
 from firnmq.errors import StoreDenied, StoreUnavailable
 from firnmq.tiering.stores.api import every_key
-from firnmq.tiering.stores.options import StoreOptions
 
 _REGION = "us-east-1"
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
