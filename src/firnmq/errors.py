@@ -272,6 +272,23 @@ class StoreUnavailable(StoreError):
     """
 
 
+class StoreTimedOut(StoreUnavailable):
+    """The object store has not answered in time; `operation` is what it was asked to do."""
+
+    def __init__(
+        self, store: str, operation: str, timeout_ms: int, *, key: str = "", try_count: int = 1
+    ) -> None:
+        tries = f", tried {try_count} times" if try_count > 1 else ""
+        super().__init__(
+            store,
+            f"no answer to {operation} within {timeout_ms:,} ms (tiering.timeout_ms){tries}",
+            key=key,
+        )
+        self.operation = operation
+        self.timeout_ms = timeout_ms
+        self.try_count = try_count
+
+
 class StoreDenied(StoreError):
     """The object store refuses the credentials or the operation; an operator must act."""
 
