@@ -140,7 +140,8 @@ class NoTiering(FirnError):
 
     def __init__(self) -> None:
         super().__init__(
-            "no object store is configured; set url in the section [tiering], or FIRN_TIERING_URL"
+            "no object store is configured: give its URL as FIRN_TIERING_URL, or as url in the "
+            "section [tiering] of the file that --config or FIRN_CONFIG names"
         )
 
 
@@ -217,8 +218,9 @@ class NoObjectStore(FirnError):
 
     def __init__(self, shard: str, seq: int) -> None:
         super().__init__(
-            f"segment {seq} of {shard} is only in the object store, and none is configured; "
-            "set [tiering] url to where it was copied"
+            f"segment {seq} of {shard} is only in the object store, and this process was told of "
+            "none: give its URL as FIRN_TIERING_URL, or as url in the section [tiering] of the "
+            "file that --config or FIRN_CONFIG names; in a program, as tiering= of firnmq.open"
         )
         self.shard = shard
         self.seq = seq

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firnmq.cli.console import count, data_option, json_option, print_json, print_table, time_text
-from firnmq.cli.tier import config_option
+from firnmq.cli.console import (
+    config_option,
+    count,
+    data_option,
+    json_option,
+    print_json,
+    print_table,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from firnmq.server.recovery import Recovery

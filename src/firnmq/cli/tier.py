@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firnmq.cli.console import (
+    config_option,
     count,
     data_option,
     json_option,
@@ -32,15 +33,6 @@ _SCRUB_TIMEOUT_S = 24 * 3600.0
 _POLL_S = 0.2
 _ROWS_SHOWN_MAX = 20
 _STATES_WELL = ("ok", "unknown")
-
-config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="FIRN_CONFIG",
-    show_envvar=True,
-    help="TOML file with the section tiering, for work on a data directory.",
-)
 
 
 @click.group()
