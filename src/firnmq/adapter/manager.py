@@ -71,7 +71,10 @@ class StorageDriverManager:
         offsets: OffsetManager,
         clock: Clock,
         drivers: Mapping[str, AdapterFactory],
+        on_options: Callable[[Topic], None] = lambda topic: None,
     ) -> None:
+        """`on_options` is told of every topic that was made or given other options."""
+        self._on_options = on_options
         self.catalog = catalog
         self.offset_manager = offsets
         self._clock = clock
@@ -131,10 +134,12 @@ class StorageDriverManager:
         )
         creation = _Creation()
         try:
-            return await _to_its_end(driver, lambda: self._create(topic, driver, creation))
+            made = await _to_its_end(driver, lambda: self._create(topic, driver, creation))
         except asyncio.CancelledError:
             creation.is_abandoned = True
             raise
+        self._on_options(made)
+        return made
 
     async def _create(self, topic: Topic, driver: StorageAdapter, creation: _Creation) -> Topic:
         with self._working_on(topic.name, AlreadyExists("topic", topic.name)):
@@ -241,6 +246,7 @@ class StorageDriverManager:
         changed = await call_blocking(None, partial(self.catalog.update, name, config=config))
         for shard in changed.shard_names():
             await driver.reconfigure(shard, config)
+        self._on_options(changed)
         return changed
 
     async def check_change(self, name: str, config: TopicConfig) -> None:

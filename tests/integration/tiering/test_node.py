@@ -227,8 +227,18 @@ def test_a_node_without_a_store_says_so(tmp_path: Path) -> None:
         assert node.get("/v1/node")["tiering"] is None
         shown = firn("--node", node.url, "tier", "status")
         assert (shown.returncode, "FIRN_TIERING_URL" in shown.stderr) == (1, True)
+        make_topic(node)
+        node.wait_for_log(lambda line: "without_store topics=1 first=history" in line)
+        made = firn("--node", node.url, "topic", "create", "more", "--config", "tiering=on")
+        assert made.returncode == 0
+        assert "warning: tiering=on, but the node has no object store" in made.stderr
     finally:
         assert node.stop() == 0
+    again = Served(tmp_path / "data")
+    try:
+        again.wait_for_log(lambda line: "without_store topics=2 first=history" in line)
+    finally:
+        assert again.stop() == 0
 
 
 def test_a_data_directory_without_a_node(tmp_path: Path) -> None:
