@@ -39,6 +39,7 @@ from firnmq.tiering.status import (
     kind_of,
 )
 from firnmq.tiering.stores import ObjectStore
+from firnmq.tiering.upkeep import ManifestUpkeep
 from firnmq.tiering.uploader import SegmentUploader
 
 _log = EventLogger("tiering")
@@ -54,8 +55,6 @@ _PAUSE_S = 0.05
 """Between two rounds at least."""
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
-_MANIFESTS_S = 10.0
-"""Time between looks for changed starts and deletions of shards."""
 _OF_THE_STORE = (
     *(FailureKind.UNAVAILABLE, FailureKind.DENIED),
     *(FailureKind.NOT_OWNER, FailureKind.OTHER_STORE),
@@ -104,7 +103,6 @@ class TierMover:
         self._manifests = ManifestKeeper(
             store, cluster, clock, self._claim, before_write=self.tenure.confirm
         )
-        self._manifests_at_s: float | None = None
         self._uploader = self._new_uploader(store, cluster, config)
         self._patience = self._new_patience()
         self._lock = threading.Lock()
@@ -125,6 +123,15 @@ class TierMover:
             record.tier.upload_id for _, record in self.ledger.waiting() if record.tier is not None
         }
         """Begun in an earlier life of this directory: nobody else will finish them."""
+        self.upkeep = ManifestUpkeep(
+            ledger=self.ledger,
+            manifests=self._manifests,
+            tenure=self.tenure,
+            state=state,
+            catch_up=self._catch_up,
+            is_stopping=self._stopping.is_set,
+            monotonic=monotonic,
+        )
         self._remover = self._new_remover(graves)
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
@@ -140,6 +147,7 @@ class TierMover:
             engines=self._engines,
             uploader=self._uploader,
             manifests=self._manifests,
+            upkeep=self.upkeep,
             state=self._state,
             graves=graves,
             clock=self._clock,
@@ -155,8 +163,10 @@ class TierMover:
         """Breaks off what is under way; the next mover takes it up. Stopping twice is no error.
 
         A call that the store does not answer is not waited for: it changes nothing when it returns,
-        since the engines are closed by then and what it has written is known by name.
+        since the engines are closed by then and what it has written is known by name. What has
+        changed of shards goes to their manifests, as far as there is time.
         """
+        is_first = not self._stopping.is_set()
         self._stopping.set()
         self._wake.set()
         with self._lock:
@@ -168,6 +178,8 @@ class TierMover:
         stuck = sum(thread.is_alive() for thread in threads)
         if stuck:
             _log.warning("store_does_not_answer", threads=stuck, store=self._store.url)
+        elif is_first and self._thread.ident is not None and self._store_failure is None:
+            self.upkeep.flush()
 
     @property
     def store_state(self) -> str:
@@ -182,7 +194,7 @@ class TierMover:
     def request_upload(self, topic: str | None = None) -> int:
         """Uploads what waits now, without delay and without waiting for the store to recover."""
         # What the caller has just sealed may not have come up in the cache yet.
-        self._cache.wait_for_revision(self._meta.range(NODES).revision, _CACHE_WAIT_S)
+        self._catch_up(_CACHE_WAIT_S)
         chosen = {
             at
             for at, _ in self.ledger.waiting()
@@ -193,7 +205,7 @@ class TierMover:
             for at in chosen:
                 self._troubles.pop(at, None)
         self._patience.give_up()
-        self.write_manifests_soon()
+        self.upkeep.write_soon()
         self._wake.set()
         return len(chosen)
 
@@ -326,7 +338,7 @@ class TierMover:
         self._begin_uploads()
         if self._patience.failure_count and self._in_flight:
             return  # The upload that was begun finds out whether the store is back.
-        steps = (self._write_manifests, self._remover.drop_local, self._remove, self._scrub_if_due)
+        steps = (self.upkeep.write, self._remover.drop_local, self._remove, self._scrub_if_due)
         is_well = [self._attempt(step) for step in steps]
         if all(is_well) and self._patience.failure_count:
             self._note_success()
@@ -348,6 +360,10 @@ class TierMover:
             return False
         return True
 
+    def _catch_up(self, timeout_s: float) -> None:
+        """Returns once the ledger knows everything that the metadata has now."""
+        self._cache.wait_for_revision(self._meta.range(NODES).revision, timeout_s)
+
     def _claim(self) -> int:
         return self.tenure.claim
 
@@ -355,27 +371,6 @@ class TierMover:
         if self._remover.has_work():
             self.tenure.confirm()  # A directory that was replaced must remove nothing.
             self._remover.work()
-
-    def _write_manifests(self) -> None:
-        now_s = self._monotonic()
-        for topic in self.ledger.topics():
-            self._manifests.write_topic(topic.record)
-        for topic_id, name in self._manifests.topics().items():
-            if not self.ledger.has_topic(topic_id):  # Those that left no copies have no graves.
-                self.tenure.confirm()
-                self._manifests.remove_topic(name, topic_id)
-        if self._manifests_at_s is not None and now_s - self._manifests_at_s < _MANIFESTS_S:
-            return
-        for topic in self.ledger.topics():
-            for seq in range(topic.record.shard_count):
-                self._remover.write_shard_manifest(topic, f"{topic.record.topic_id}_{seq}")
-                if self._stopping.is_set():
-                    return
-        self._manifests_at_s = now_s
-
-    def write_manifests_soon(self) -> None:
-        """Has the next round write what has changed of shards, however short ago the last was."""
-        self._manifests_at_s = None
 
     def _scrub_if_due(self) -> None:
         interval_ms = self._config.scrub_ms

@@ -34,6 +34,7 @@ from firnmq.tiering.cache import CacheStatistics
 from firnmq.tiering.keys import parse
 from firnmq.tiering.ledger import SegmentId, TieredTopic, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
+from firnmq.tiering.upkeep import ManifestUpkeep
 from firnmq.tiering.uploader import CopyEngine, SegmentUploader
 
 _log = EventLogger("tiering")
@@ -84,6 +85,7 @@ class Remover:
         engines: Mapping[str, TierEngine],
         uploader: SegmentUploader,
         manifests: ManifestKeeper,
+        upkeep: ManifestUpkeep,
         state: ShardState,
         graves: GraveYard,
         clock: Clock,
@@ -98,6 +100,7 @@ class Remover:
         self._engines = engines
         self._uploader = uploader
         self._manifests = manifests
+        self._upkeep = upkeep
         self._state = state
         self._graves = graves
         self._clock = clock
@@ -169,7 +172,7 @@ class Remover:
             topic = self._ledger.topic_of(shard)
             if topic is None:
                 continue  # The topic is being deleted: its graves list the objects.
-            self.write_shard_manifest(topic, shard)
+            self._upkeep.write_shard(topic, shard)
             for first in range(0, len(dead), _AT_ONCE):
                 part = dead[first : first + _AT_ONCE]
                 self._uploader.remove(*(copy for _, copy in part))
@@ -220,19 +223,6 @@ class Remover:
             self.removed_count += len(part)
         if graves:
             _log.info("objects_removed", graves=len(graves))
-
-    def write_shard_manifest(self, topic: TieredTopic, shard: str) -> None:
-        record = self._ledger.shard(shard)
-        if record is None:
-            return
-        self._manifests.write_shard(
-            topic.record,
-            shard,
-            start_offset=record.start,
-            epoch=record.epoch,
-            holes=self._state.holes(record.uid),
-            dead_keys=self._state.dead_keys(record.uid),
-        )
 
     def _engine(self, topic: TieredTopic) -> TierEngine:
         return self._engines[topic.config.storage_type]

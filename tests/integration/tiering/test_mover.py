@@ -411,7 +411,7 @@ def test_a_manifest_that_is_gone_is_written_anew(
         stage.work()
     is_removing = True
     with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
-        stage.mover.write_manifests_soon()
+        stage.mover.upkeep.write_soon()
         for _ in range(3):
             stage.mover.work()
         assert stage.mover.status().state == "ok"

@@ -183,7 +183,7 @@ def test_what_a_replaced_directory_still_uploads_does_not_count(
             new.work()
         old.store.topic(TOPIC).delete_before(20)
         old.fill(1000, 20)
-        old.mover.write_manifests_soon()
+        old.mover.upkeep.write_soon()
         old.work()
     recovery = recover_directory(tmp_path / "newest", file_tiering)
     assert any("had been replaced" in each for each in recovery.passed_over)
