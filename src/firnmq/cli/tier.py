@@ -128,7 +128,8 @@ def scrub(
 ) -> None:
     """Compare the objects with the metadata, and remove those that nothing refers to.
 
-    Exit code 1 if the metadata refers to an object that is missing or has the wrong size.
+    A segment that is here as well and whose objects are not whole is copied again. Exit code 1 if
+    the metadata referred to an object that is missing or has the wrong size.
     """
     node = chosen_node()
     if node is not None:
@@ -310,6 +311,8 @@ def _show_scrub(found: dict[str, Any]) -> None:
         click.echo(f"  {row['key']} ({row['size']:,} bytes)")
     for row in found["missing"][:_ROWS_SHOWN_MAX]:
         here = "it is here as well" if row["is_local"] else "it is NOT here"
+        if row["is_mended"]:
+            here = "it is here as well and is copied again"
         click.echo(
             f"MISSING   {row['key']} {row['reason']}; segment {row['segment_seq']} of "
             f"{row['shard']}, {here}",

@@ -11,17 +11,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
+from firnmq.engines.segments import SegmentState
 from firnmq.engines.state import ShardState
-from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBacklogFull, TimedOut
+from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore
 from firnmq.meta.records import NODES, SegmentRecord
-from firnmq.tiering.ledger import NOTHING, SegmentId, TierLedger
+from firnmq.tiering.backlog import Backlog
+from firnmq.tiering.ledger import SegmentId, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.ownership import Ownership, Tenure
 from firnmq.tiering.patience import Patience
@@ -34,9 +36,9 @@ from firnmq.tiering.status import (
     FailureKind,
     MoverCounts,
     TierStatus,
-    TierTopic,
     WaitingSegment,
     kind_of,
+    topic_rows,
 )
 from firnmq.tiering.stores import ObjectStore
 from firnmq.tiering.upkeep import ManifestUpkeep
@@ -55,11 +57,11 @@ _PAUSE_S = 0.05
 """Between two rounds at least."""
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
-_OF_THE_STORE = (
-    *(FailureKind.UNAVAILABLE, FailureKind.DENIED),
-    *(FailureKind.NOT_OWNER, FailureKind.OTHER_STORE),
-)
-"""Failures that are not about one segment: everything waits."""
+_UNDER_WAY = "being uploaded"
+
+
+class _OlderFirst(FirnError):
+    """A copy cannot be finished yet: an older segment of the shard has none."""
 
 
 class TierMover:
@@ -117,8 +119,8 @@ class TierMover:
         self._counts = MoverCounts()
         self._last_error: tuple[str, int, FailureKind] | None = None
         self._store_failure: FailureKind | None = None
-        self._is_holding = False
         self.ledger = TierLedger(cache)
+        self._backlog = Backlog(self.ledger, engines.values(), config.backlog_bytes)
         self._left_over = {
             record.tier.upload_id for _, record in self.ledger.waiting() if record.tier is not None
         }
@@ -139,7 +141,7 @@ class TierMover:
         self._upload_threads: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
-        self._judge_backlog()
+        self._backlog.judge()
 
     def _new_remover(self, graves: GraveYard) -> Remover:
         return Remover(
@@ -202,8 +204,8 @@ class TierMover:
         }
         with self._lock:
             self._forced |= chosen
-            for at in chosen:
-                self._troubles.pop(at, None)
+            for at in chosen & self._troubles.keys():
+                self._troubles[at][0].give_up()
         self._patience.give_up()
         self.upkeep.write_soon()
         self._wake.set()
@@ -247,11 +249,28 @@ class TierMover:
         self._settle()
 
     def scrub(self, *, dry_run: bool, grace_ms: int | None = None) -> ScrubReport:
-        """Compares objects with the metadata; removes orphans unless it is only to look."""
+        """Compares objects with the metadata; unless it is only to look, removes orphans, and has
+        segments that are here and whose copies are not whole copied again."""
         with self._scrubbing:
             if not dry_run:
                 self.tenure.confirm()
-            return self.scrubber.scrub(dry_run=dry_run, grace_ms=grace_ms)
+            mend = None if dry_run else self._copy_again
+            report = self.scrubber.scrub(dry_run=dry_run, grace_ms=grace_ms, mend=mend)
+        if report.mended_count:
+            self._catch_up(_CACHE_WAIT_S)
+            self._wake.set()
+            if not self._thread.is_alive():
+                self.work()
+        return report
+
+    def _copy_again(self, shard: str, seq: int, upload_id: str) -> bool:
+        """Has a segment copied anew at once; False if it is not here, or not as it was."""
+        is_lost = self._remover.lose_copy(shard, seq, upload_id)
+        if is_lost:
+            with self._lock:
+                self._forced.add(SegmentId(shard, seq))
+                self._troubles.pop(SegmentId(shard, seq), None)
+        return is_lost
 
     def status(self) -> TierStatus:
         now_ms = self._clock.now_ms()
@@ -278,45 +297,41 @@ class TierMover:
             lag_ms=max(now_ms - min(due_since, default=now_ms), 0),
             dead_segments=len(self.ledger.dead_copies()) + self._remover.grave_count(),
             backlog_bytes_max=self._config.backlog_bytes,
-            is_holding_appends=self._is_holding,
+            is_holding_appends=self._backlog.is_holding,
             upload_count=self._counts.upload_count,
             uploaded_bytes=self._counts.uploaded_bytes,
             dropped_count=self._remover.dropped_count,
             removed_count=self._remover.removed_count,
             failure_counts=failures,
             cache=CacheUse() if self._cold is None else CacheUse.of(self._cold.statistics()),
-            topics=self._topic_rows(),
-            waiting=[
-                self._waiting_row(at, record, now_ms) for at, record in waiting[:SEGMENTS_SHOWN_MAX]
-            ],
+            topics=topic_rows(self.ledger),
+            waiting=list(self._waiting_rows(waiting[:SEGMENTS_SHOWN_MAX], now_ms)),
             **totals._asdict(),
         )
 
-    def _topic_rows(self) -> list[TierTopic]:
-        totals = self.ledger.totals_by_topic()
-        return [
-            TierTopic(
-                topic=topic.record.name,
-                is_tiered=topic.config.is_tiered,
-                **totals.get(topic.record.topic_id, NOTHING)._asdict(),
+    def _waiting_rows(
+        self, waiting: list[tuple[SegmentId, SegmentRecord]], now_ms: int
+    ) -> Iterator[WaitingSegment]:
+        held_up: dict[str, int] = {}
+        for at, record in waiting:
+            why = self._why(at, record, now_ms)
+            if at.shard in held_up:
+                why = f"segment {held_up[at.shard]} of its shard has to go first"
+            elif why is not None and why != _UNDER_WAY:
+                held_up[at.shard] = at.seq
+            with self._lock:
+                trouble = self._troubles.get(at)
+            yield WaitingSegment(
+                topic=self._topic_name(at.shard),
+                shard=at.shard,
+                segment_seq=at.seq,
+                base_offset=record.start,
+                end_offset=record.end,
+                length_bytes=record.length,
+                sealed_ms=record.sealed_ms,
+                attempt_count=0 if trouble is None else trouble[0].failure_count,
+                why=why or "next",
             )
-            for topic in sorted(self.ledger.topics(), key=lambda each: each.record.name)
-        ]
-
-    def _waiting_row(self, at: SegmentId, record: SegmentRecord, now_ms: int) -> WaitingSegment:
-        with self._lock:
-            trouble = self._troubles.get(at)
-        return WaitingSegment(
-            topic=self._topic_name(at.shard),
-            shard=at.shard,
-            segment_seq=at.seq,
-            base_offset=record.start,
-            end_offset=record.end,
-            length_bytes=record.length,
-            sealed_ms=record.sealed_ms,
-            attempt_count=0 if trouble is None else trouble[0].failure_count,
-            why=self._why(at, record, now_ms) or "next",
-        )
 
     # The mover's thread -------------------------------------------------------------------------
 
@@ -384,13 +399,21 @@ class TierMover:
     # Uploads ------------------------------------------------------------------------------------
 
     def _begin_uploads(self) -> None:
+        """Of each shard the oldest that waits, then the next: a copy counts only after those of all
+        older segments, so that the store has no gap at any moment."""
         now_ms = self._clock.now_ms()
         limit = 1 if self._patience.failure_count else self._config.parallel_uploads
+        held_up: set[str] = set()
         for at, record in self.ledger.waiting():
             if len(self._in_flight) >= limit:
                 return
+            if at.shard in held_up:
+                continue
             if self._why(at, record, now_ms) is None:
                 self._begin_upload(at)
+            # Behind one that has failed before, nothing is begun until it is done.
+            if at not in self._in_flight or at in self._troubles:
+                held_up.add(at.shard)
 
     def _begin_upload(self, at: SegmentId) -> None:
         future: Future[None] = Future()
@@ -419,7 +442,7 @@ class TierMover:
             is_forced = at in self._forced
             trouble = self._troubles.get(at)
             if at in self._in_flight:
-                return "being uploaded"
+                return _UNDER_WAY
         if not self._patience.is_over:
             return "the store cannot be used"  # Why not is in the status, once.
         left_ms = record.sealed_ms + self._delay_ms(at) - now_ms
@@ -463,8 +486,8 @@ class TierMover:
                 began=self._began,
                 before_manifest=lambda: self._wait_for_older(at),
             )
-        except (StaleEpoch, ShardNotFound, Closed):
-            return  # Deleted, done by somebody else, or we are stopping.
+        except (StaleEpoch, ShardNotFound, Closed, _OlderFirst):
+            return  # Deleted, done by somebody else, we are stopping, or it is not its turn.
         except (FirnError, OSError) as error:
             self._note_failure(at, error)
             return
@@ -484,7 +507,8 @@ class TierMover:
 
     def _wait_for_older(self, at: SegmentId) -> None:
         """A copy is there once its manifest is. Should every node be lost now, one before an older
-        segment's would come after a gap. Each upload under way has a thread, so this ends."""
+        segment's would come after a gap: _OlderFirst if one of them has failed. Each upload under
+        way has a thread, so this ends."""
         with self._lock:
             older = [
                 future
@@ -492,6 +516,12 @@ class TierMover:
                 if other.shard == at.shard and other.seq < at.seq
             ]
         wait(older)
+        shard = self.ledger.shard(at.shard)
+        for other in self.ledger.waiting_before(at):
+            # The ledger may be behind; what has just been finished must not hold anything up.
+            meta = None if shard is None else self._state.segment(shard.uid, other.seq)
+            if meta is not None and meta.state is SegmentState.SEALED:
+                raise _OlderFirst(f"segment {other.seq} of {at.shard} has to go first")
 
     def _settle(self) -> None:
         """Takes note of uploads that have ended."""
@@ -536,7 +566,7 @@ class TierMover:
 
     def _note_failure(self, at: SegmentId | None, error: Exception) -> None:
         kind = kind_of(error)
-        is_of_store = at is None or kind in _OF_THE_STORE
+        is_of_store = at is None or kind.is_of_store
         with self._lock:
             self._counts.failures[kind.value] += 1
             self._last_error = (str(error), self._clock.now_ms(), kind)
@@ -564,26 +594,10 @@ class TierMover:
         self._wake.set()
 
     def _note_change(self) -> None:
-        self._judge_backlog()
+        self._backlog.judge()
         if self.ledger.is_used:
             self._moved.set()
             self._wake.set()
-
-    def _judge_backlog(self) -> None:
-        """Holds appends to tiered topics while more waits than is allowed."""
-        limit = self._config.backlog_bytes
-        if limit is None:
-            return
-        waiting = self.ledger.waiting_bytes()
-        is_holding = waiting > limit
-        if is_holding == self._is_holding:
-            return
-        self._is_holding = is_holding
-        refusal = TierBacklogFull(waiting, limit) if is_holding else None
-        for engine in self._engines.values():
-            engine.refuse_tiered(refusal)
-        event = "appends_held" if is_holding else "appends_released"
-        (_log.error if is_holding else _log.info)(event, waiting_bytes=waiting, limit=limit)
 
     def _topic_name(self, shard: str) -> str:
         topic = self.ledger.topic_of(shard)

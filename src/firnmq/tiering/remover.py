@@ -27,6 +27,7 @@ from firnmq.errors import (
     ShardNotFound,
     StaleEpoch,
     StorageFailed,
+    StoreError,
 )
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import GraveRecord
@@ -53,6 +54,8 @@ class TierEngine(CopyEngine, Protocol):
     def status(self, shard: str) -> ShardStatus: ...
 
     def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool: ...
+
+    def lose_copy(self, shard: str, seq: int, upload_id: str) -> TierCopy | None: ...
 
     def drop_local(self, shard: str, seq: int) -> None: ...
 
@@ -196,6 +199,25 @@ class Remover:
                 continue
             if is_ours and not self._is_referred_to(at, record.tier):
                 self._uploader.remove(record.tier)  # Else somebody has finished it: it counts.
+
+    def lose_copy(self, shard: str, seq: int, upload_id: str) -> bool:
+        """Has the metadata forget a copy that is not whole any more, of a segment that is here, and
+        removes what is left of it, which a recovery would take for a loss. In any thread."""
+        topic = self._ledger.topic_of(shard)
+        if topic is None or not topic.is_ready:
+            return False
+        try:
+            lost = self._engine(topic).lose_copy(shard, seq, upload_id)
+        except (StaleEpoch, ShardNotFound):
+            return False
+        if lost is None:
+            return False
+        _log.warning("copied_again", shard=shard, segment=seq, key=lost.key)
+        try:
+            self._uploader.remove(lost)
+        except StoreError as error:  # The scrubber finds what is left.
+            _log.warning("objects_left", key=lost.key, error=str(error))
+        return True
 
     def _is_referred_to(self, at: SegmentId, copy: TierCopy) -> bool:
         """Whether the metadata names the copy now: somebody may just have finished it."""
