@@ -47,6 +47,9 @@ class TieringConfig(StoreOptions):
     retry_ms: int = 500
     """Wait after a first failure; doubles with each further one."""
     retry_ms_max: int = 60_000
+    offsets_ms: int | None = 60_000
+    """Time between looks whether groups have committed other offsets in tiered topics, which then
+    go to the store: what a recovery may lose of them. None: only when the node ends."""
     read_back: bool = False
     """Read every uploaded segment again and compare its CRC before it counts as copied. Costs as
     many bytes of reading as were written; else sizes and the store's own checksums are compared."""
@@ -85,5 +88,5 @@ def load_tiering_config(
 
 _POSITIVE = (
     *("cache_bytes", "read_bytes_per_s", "upload_bytes_per_s", "parallel_uploads"),
-    *("backlog_bytes", "interval_ms", "retry_ms", "retry_ms_max", "scrub_ms"),
+    *("backlog_bytes", "interval_ms", "retry_ms", "retry_ms_max", "scrub_ms", "offsets_ms"),
 )

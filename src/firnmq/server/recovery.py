@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from firnmq.adapter import CommittedOffset
 from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, TieringConfig
@@ -43,9 +44,10 @@ from firnmq.meta.records import (
 from firnmq.server.identity import directory_id
 from firnmq.server.local import LocalStore
 from firnmq.server.tier import existing_object_store
-from firnmq.tiering.manifest import SegmentManifest
+from firnmq.tiering.manifest import SegmentManifest, StoredOffset
 from firnmq.tiering.ownership import Ownership, cluster_of
 from firnmq.tiering.recover import (
+    ClampedOffset,
     FoundCluster,
     FoundShard,
     FoundTopic,
@@ -93,13 +95,19 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     passed_over: list[str]
     not_in_the_store: list[str]
     """What a store never holds."""
+    groups: list[str] = []
+    """Consumer groups that have their committed offsets again."""
+    groups_written_ms: int | None = None
+    """When those offsets were written; what was committed later is lost."""
+    clamped_offsets: list[ClampedOffset] = []
+    """Offsets beyond what was recovered: their groups go on where the shards end now."""
 
 
 _NEVER_THERE = [
     "records that were not in a sealed and uploaded segment: from each shard's end_offset on",
     "deletions of the last seconds before the loss",
-    "committed offsets of consumer groups",
-    "users and their passwords",
+    "offsets that groups committed in the last minute before the loss",
+    "users and their passwords, which do not belong in a bucket: firn user add makes them anew",
     "topics without tiering",
 ]
 
@@ -180,6 +188,19 @@ def _write(local: LocalStore, found: FoundCluster) -> None:
     _put(local, {NEXT_UID: Counter(value=uid + 1)})
     _put(local, {topic_key(each.manifest.topic): _topic_record(each) for each in found.topics})
     ProducerIds(local.kv).skip_to(highest_producer + 1)
+    for group, offsets in found.committed()[0].items():
+        local.offsets.commit_entries(
+            group, {shard: _committed_offset(entry) for shard, entry in offsets.items()}
+        )
+
+
+def _committed_offset(entry: StoredOffset) -> CommittedOffset:
+    return CommittedOffset(
+        offset=entry.offset,
+        metadata=entry.metadata,
+        committed_ms=entry.committed_ms,
+        leader_epoch=entry.leader_epoch,
+    )
 
 
 def _put(local: LocalStore, records: Mapping[str, Record]) -> None:
@@ -334,6 +355,7 @@ def _open_transactions(
 
 
 def _report(path: Path, found: FoundCluster, url: str, *, is_dry_run: bool) -> Recovery:
+    groups, clamped = found.committed()
     return Recovery(
         url=url,
         cluster=found.cluster,
@@ -350,6 +372,9 @@ def _report(path: Path, found: FoundCluster, url: str, *, is_dry_run: bool) -> R
         gaps=found.gaps(),
         passed_over=found.passed_over,
         not_in_the_store=_NEVER_THERE,
+        groups=sorted(groups),
+        groups_written_ms=None if found.groups is None else found.groups.written_ms,
+        clamped_offsets=clamped,
     )
 
 

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firnmq.adapter import OffsetManager
 from firnmq.config import TieringConfig
 from firnmq.server.identity import directory_id
 from firnmq.tiering.cold import ColdStorage
+from firnmq.tiering.groups import GroupOffsets
+from firnmq.tiering.manifest import StoredOffset
 from firnmq.tiering.mover import TierMover
 from firnmq.tiering.ownership import cluster_of
 from firnmq.tiering.rate import RateLimiter
@@ -66,9 +69,25 @@ class Tier:
             config=self.config,
             clock=local.clock,
             cold=self.cold,
+            groups=lambda: _committed(local.offsets),
         )
         return self.mover
 
     def close(self) -> None:
         self.cold.close()
         self.store.close()
+
+
+def _committed(offsets: OffsetManager) -> GroupOffsets:
+    return {
+        group: {
+            shard: StoredOffset(
+                offset=entry.offset,
+                committed_ms=entry.committed_ms,
+                leader_epoch=entry.leader_epoch,
+                metadata=entry.metadata,
+            )
+            for shard, entry in offsets.committed(group).items()
+        }
+        for group in offsets.groups()
+    }

@@ -4,6 +4,9 @@ One thread decides and does what is quick; uploads run in a few others. All it k
 metadata, so that a mover that begins anew goes on where the last one was killed. While the store
 cannot be reached, everything waits, longer each time, and one upload at a time finds out whether it
 is back.
+
+Long because what is uploaded next depends on everything else that is known here: what is under way,
+what has failed and when, what somebody asked for, and how the store is.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore
 from firnmq.meta.records import NODES, SegmentRecord
 from firnmq.tiering.backlog import Backlog
+from firnmq.tiering.groups import GroupKeeper, GroupSource, no_groups
 from firnmq.tiering.ledger import SegmentId, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.ownership import Ownership, Tenure
@@ -81,6 +85,7 @@ class TierMover:
         config: TieringConfig,
         clock: Clock,
         cold: Primable | None = None,
+        groups: GroupSource = no_groups,
         monotonic: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
@@ -133,6 +138,11 @@ class TierMover:
             catch_up=self._catch_up,
             is_stopping=self._stopping.is_set,
             monotonic=monotonic,
+            keeper=GroupKeeper(
+                store, cluster, clock, self._claim, before_write=self.tenure.confirm
+            ),
+            groups=groups,
+            groups_ms=config.offsets_ms,
         )
         self._remover = self._new_remover(graves)
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)

@@ -25,6 +25,7 @@ from firnmq.errors import (
     ObjectTruncated,
 )
 from firnmq.record import crc32c
+from firnmq.tiering.groups import GroupOffsets, numbers_in, read_groups
 from firnmq.tiering.indexlayout import HEADER_BYTES, Header, SectionKind
 from firnmq.tiering.indexsections import parse_aborted
 from firnmq.tiering.keys import (
@@ -34,11 +35,18 @@ from firnmq.tiering.keys import (
     SEGMENT,
     ManifestObject,
     cluster_manifest_prefix,
+    groups_key,
     parse,
     parse_manifest,
     shard_prefix,
 )
-from firnmq.tiering.manifest import SegmentManifest, ShardManifest, TopicManifest
+from firnmq.tiering.manifest import (
+    GroupsManifest,
+    SegmentManifest,
+    ShardManifest,
+    StoredOffset,
+    TopicManifest,
+)
 from firnmq.tiering.ownership import clusters_in
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 
@@ -56,6 +64,16 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     shard: str
     start_offset: int
+    end_offset: int
+
+
+class ClampedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """A group had read records that are lost: it goes on where the shard ends now."""
+
+    group: str
+    topic: str
+    shard: str
+    committed_offset: int
     end_offset: int
 
 
@@ -116,6 +134,37 @@ class FoundCluster:
     topics: list[FoundTopic]
     passed_over: list[str]
     """What was found and cannot be used, with the reason."""
+    groups: GroupsManifest | None = None
+    """What consumer groups have committed, if the store has it."""
+
+    def committed(self) -> tuple[GroupOffsets, list[ClampedOffset]]:
+        """Offsets of groups in what was found, and those of them that had to be set back: records
+        from a shard's end on are lost, and new ones get their offsets."""
+        ends = {
+            shard.name: (topic.manifest.topic, shard.end_offset)
+            for topic in self.topics
+            for shard in topic.shards
+        }
+        clamped = []
+        groups: dict[str, dict[str, StoredOffset]] = {}
+        for group, offsets in ({} if self.groups is None else self.groups.groups).items():
+            for shard, entry in offsets.items():
+                if shard not in ends:
+                    continue
+                topic, end_offset = ends[shard]
+                if entry.offset > end_offset:
+                    clamped.append(
+                        ClampedOffset(
+                            group=group,
+                            topic=topic,
+                            shard=shard,
+                            committed_offset=entry.offset,
+                            end_offset=end_offset,
+                        )
+                    )
+                offset = min(entry.offset, end_offset)
+                groups.setdefault(group, {})[shard] = msgspec.structs.replace(entry, offset=offset)
+        return groups, clamped
 
     def gaps(self) -> list[Gap]:
         return [gap for topic in self.topics for shard in topic.shards for gap in shard.gaps]
@@ -171,6 +220,7 @@ class _Finder:
             cluster = FoundCluster(
                 cluster=self._cluster, topics=found, passed_over=self._passed_over
             )
+            cluster.groups = self._committed()
             gaps = cluster.gaps()
             if gaps and not skip_gaps:
                 raise GapsFound(gaps)
@@ -219,6 +269,21 @@ class _Finder:
             except Corruption as error:
                 self._pass_over(info.key, error.reason)
                 damaged.append((info.key, error.reason))
+        self._damaged += damaged
+        return None
+
+    def _committed(self) -> GroupsManifest | None:
+        """What groups had committed when it was last written; without it they begin anew."""
+        damaged = []
+        for number in reversed(numbers_in(self._store, self._cluster)):
+            key = groups_key(self._cluster, number)
+            try:
+                return read_groups(self._store, key)
+            except ObjectNotFound:
+                continue  # Replaced by a newer one meanwhile.
+            except (Corruption, ObjectTruncated) as error:
+                self._pass_over(key, str(error))
+                damaged.append((key, str(error)))
         self._damaged += damaged
         return None
 

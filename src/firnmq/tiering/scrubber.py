@@ -28,7 +28,7 @@ from firnmq.meta.records import (
     decode,
     segment_key,
 )
-from firnmq.tiering.keys import INDEX, MANIFEST, SEGMENT, parse, parse_manifest
+from firnmq.tiering.keys import INDEX, MANIFEST, SEGMENT, parse, parse_groups, parse_manifest
 from firnmq.tiering.ownership import is_claim
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 
@@ -250,12 +250,17 @@ class Scrubber:
         manifest = parse_manifest(key)
         if manifest is not None:
             return manifest.cluster == self._cluster
+        groups = parse_groups(key)
+        if groups is not None:
+            return groups[0] == self._cluster
         return key.startswith(f"{_PROBE_FOLDER}/{self._cluster}/")
 
     def _is_orphan(self, key: str, wanted: _Wanted) -> bool:
         segment = parse(key)
         if segment is not None:
             return key.removesuffix(segment.suffix) not in wanted.keys
+        if parse_groups(key) is not None:
+            return False
         # Older manifests of what is there are removed by whoever writes newer ones.
         manifest = parse_manifest(key)
         return manifest is None or manifest.topic_id not in wanted.topic_ids

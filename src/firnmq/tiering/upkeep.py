@@ -1,7 +1,7 @@
 """Keeps what the store says of topics and shards up to date, beside the segments themselves.
 
 Manifests are written within ten seconds of a change, and when the node ends: from them a recovery
-knows what was deleted.
+knows what was deleted. So are the offsets of consumer groups, less often.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from firnmq.engines.state import ShardState
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
+from firnmq.tiering.groups import GroupKeeper, GroupOffsets, GroupSource
 from firnmq.tiering.ledger import TieredTopic, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.ownership import Tenure
@@ -39,9 +40,12 @@ class ManifestUpkeep:
         catch_up: Callable[[float], None],
         is_stopping: Callable[[], bool],
         monotonic: Callable[[], float],
+        keeper: GroupKeeper,
+        groups: GroupSource,
+        groups_ms: int | None,
     ) -> None:
-        """`catch_up` returns once the ledger knows what the metadata has, or raises in so many
-        seconds."""
+        """`groups` gives what they have committed, looked at every `groups_ms`. `catch_up` returns
+        once the ledger knows what the metadata has, or raises in so many seconds."""
         self._ledger = ledger
         self._manifests = manifests
         self._tenure = tenure
@@ -49,15 +53,20 @@ class ManifestUpkeep:
         self._catch_up = catch_up
         self._is_stopping = is_stopping
         self._monotonic = monotonic
+        self._keeper = keeper
+        self._groups = groups
+        self._groups_s = None if groups_ms is None else groups_ms / 1000
         self._looked_at_s: float | None = None
+        self._groups_at_s: float | None = None
 
     def write_soon(self) -> None:
         """Has the next round write what has changed, however short ago the last was."""
-        self._looked_at_s = None
+        self._looked_at_s = self._groups_at_s = None
 
     def write(self) -> None:
         """Manifests of topics at once, and those of shards if it is time."""
         now_s = self._monotonic()
+        self._write_groups(now_s)
         for topic in self._ledger.topics():
             self._manifests.write_topic(topic.record)
         for topic_id, name in self._manifests.topics().items():
@@ -72,6 +81,22 @@ class ManifestUpkeep:
                 return
         self._looked_at_s = now_s
 
+    def _write_groups(self, now_s: float) -> None:
+        limit_s, last_s = self._groups_s, self._groups_at_s
+        if limit_s is not None and (last_s is None or now_s - last_s >= limit_s):
+            self._keeper.write(self._committed())
+            self._groups_at_s = now_s
+
+    def _committed(self) -> GroupOffsets:
+        """What groups have committed in topics of which there is something in the store."""
+        ids = {topic.record.topic_id for topic in self._ledger.topics()}
+        return {
+            group: {
+                shard: entry for shard, entry in offsets.items() if shard.rpartition("_")[0] in ids
+            }
+            for group, offsets in self._groups().items()
+        }
+
     def write_shard(self, topic: TieredTopic, shard: str) -> None:
         """The shard's manifest as it is now, if it has changed."""
         for write in self._of_shard(topic, shard):
@@ -85,7 +110,8 @@ class ManifestUpkeep:
             return
         try:
             self._catch_up(_FLUSH_S)
-            left = deque(self._changes())
+            left: deque[Callable[[], object]] = deque(self._changes())
+            left.append(partial(self._keeper.write, self._committed()))
         except (FirnError, OSError) as error:
             _log.warning("manifests_not_written", error=str(error))
             return

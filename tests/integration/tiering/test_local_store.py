@@ -196,3 +196,14 @@ def test_whoever_only_looks_makes_no_directory(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable, match="typo: the directory is not there; is the URL"):
             ask()
     assert not any(tmp_path.iterdir())
+
+
+def test_a_copy_of_a_store_without_its_empty_folder_is_one(store: LocalStore, root: Path) -> None:
+    store.put("a", b"x")
+    (root / PARTIAL).rmdir()
+    again = open_store(f"file://{root}", creates=False)
+    assert [info.key for info in again.list("")] == ["a"]
+    again.delete(["a"])
+    (root / PARTIAL).rmdir()
+    with pytest.raises(StoreUnavailable, match=r"\.partial/ in it is not there"):
+        list(open_store(f"file://{root}", creates=False).list(""))

@@ -53,7 +53,9 @@ class LocalStore:
         self._root = root
         self._partial = root / PARTIAL
         self.url = f"file://{quote(str(root))}"
-        if not creates:
+        # Whoever copies a store may leave out a folder that is empty. An empty directory is no
+        # store, but what a share is mounted on.
+        if not creates and not (root.is_dir() and any(root.iterdir())):
             return
         with self._translated(""):
             self._partial.mkdir(parents=True, exist_ok=True)
