@@ -104,6 +104,13 @@ def _show(found: Recovery) -> None:
             click.echo(
                 f"aborted   transactions in {topic.topic} ({shard.shard}) of producers {producers}"
             )
+        if shard.doubtful_transactions:
+            producers = ", ".join(map(str, shard.doubtful_transactions))
+            click.echo(
+                f"DOUBTFUL  transactions in {topic.topic} ({shard.shard}) of producers {producers} "
+                "ended in a gap, nobody knows how; they count as aborted",
+                err=True,
+            )
     if found.groups_written_ms is not None:
         click.echo(
             f"groups    {count(len(found.groups), 'group')} with offsets of "

@@ -74,6 +74,8 @@ class RecoveredShard(msgspec.Struct, frozen=True, kw_only=True):
     """Records and keys that were deleted and stay so."""
     aborted_transactions: list[int]
     """Producer ids of transactions that were open at the end, and were aborted."""
+    doubtful_transactions: list[int]
+    """Producer ids of transactions whose end is lost in a gap, and which count as aborted."""
 
 
 class RecoveredTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -390,4 +392,5 @@ def _shard_row(shard: FoundShard) -> RecoveredShard:
         last_upload_ms=max((each.uploaded_ms for each in shard.segments), default=None),
         deleted_count=len(shard.holes) + len(shard.dead_keys),
         aborted_transactions=[each.producer_id for each in shard.open_transactions],
+        doubtful_transactions=[each.producer_id for each in shard.doubtful],
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from typing import TypeVar
 
 import msgspec
@@ -104,6 +105,8 @@ class FoundShard:
     holes: tuple[int, ...] = ()
     dead_keys: tuple[tuple[bytes, int], ...] = ()
     aborted: list[AbortedTransaction] = field(default_factory=list)
+    doubtful: list[OpenTransaction] = field(default_factory=list)
+    """Those among the aborted of which nobody knows how they ended: it was in a gap."""
 
     @property
     def end_offset(self) -> int:
@@ -227,6 +230,7 @@ class _Finder:
             for each in found:
                 for shard in each.shards:
                     self._read_aborted(shard)
+                    _abort_doubtful(shard)
             if self._damaged and not skip_gaps:
                 key, reason = self._damaged[0]
                 raise Corruption(f"{reason}; --skip-gaps recovers without it", where=key)
@@ -412,6 +416,42 @@ class _Finder:
 
     def _pass_over(self, what: str, reason: str) -> None:
         self._passed_over.append(f"{what}: {reason}")
+
+
+def _abort_doubtful(shard: FoundShard) -> None:
+    """Counts transactions as aborted that were open where a gap begins and are not where it ends.
+
+    How they ended is lost, with a part of their records perhaps. Whoever reads what is committed
+    must not see what may have been aborted; they are told of in the report.
+    """
+    for before, after in pairwise(shard.segments):
+        if before.end_offset == after.base_offset:
+            continue
+        known = {(each.producer_id, each.first_offset) for each in shard.aborted}
+        known |= {(each[0], each[2]) for each in after.transactions}
+        doubtful = [
+            OpenTransaction(*each)
+            for each in before.transactions
+            if (each[0], each[2]) not in known
+        ]
+        if not doubtful:
+            continue
+        taken = {each.last_offset for each in shard.aborted}
+        gap = range(before.end_offset, after.base_offset)
+        # Each marker took an offset of the gap; which one does not matter.
+        free = list(islice((at for at in gap if at not in taken), len(doubtful)))
+        if len(free) < len(doubtful):
+            raise Corruption(
+                f"{len(doubtful)} transactions were open where offsets from {gap.start:,} on are "
+                f"missing, too many to have ended in {len(gap):,}",
+                where=shard.name,
+            )
+        stable_offset = min(each[2] for each in before.transactions)
+        shard.aborted += [
+            AbortedTransaction(each.producer_id, each.first_offset, at, stable_offset)
+            for each, at in zip(doubtful, free, strict=True)
+        ]
+        shard.doubtful += doubtful
 
 
 def _subject(parsed: ManifestObject) -> str:

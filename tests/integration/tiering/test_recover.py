@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from firnmq import NewRecord
 from firnmq.config import TieringConfig
 from firnmq.disk import run_blocking
+from firnmq.engines import RawPage
 from firnmq.engines.tier import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
+from firnmq.record import decode, parse_header
 from firnmq.server.recovery import recover_directory
 from firnmq.server.tier import open_object_store
 from firnmq.testing import FakeClock
@@ -276,6 +279,84 @@ def test_a_gap_is_told_and_can_be_skipped(
     assert recover_directory(tmp_path / "data", file_tiering).gaps == []
     with Stage(tmp_path / "data", file_tiering) as stage:
         check(stage.store.topic(TOPIC), left)
+
+
+def split(content: bytes) -> Iterator[bytes]:
+    """Batches that stand one after the other."""
+    while content:
+        size = 12 + int.from_bytes(content[8:12], "big")
+        yield content[:size]
+        content = content[size:]
+
+
+def kafka_view(pages: list[RawPage]) -> list[bytes]:
+    """Values that a Kafka client shows that reads what is committed: page by page."""
+    values: list[bytes] = []
+    for page in pages:
+        told = sorted(page.aborted, key=lambda each: each.first_offset)
+        passed_over: set[int] = set()
+        for batch in split(b"".join(page.batches)):
+            header = parse_header(batch)
+            while told and told[0].first_offset <= header.last_offset:
+                passed_over.add(told.pop(0).producer_id)
+            if header.is_control:
+                continue  # None of those that are not lost here ends an aborted one.
+            if not (header.is_transactional and header.producer_id in passed_over):
+                values += [record.value or b"" for record in decode([batch]).records()]
+    return values
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+def test_a_transaction_that_was_aborted_in_a_gap_is_not_committed(
+    tmp_path: Path, file_tiering: TieringConfig, is_known: bool
+) -> None:
+    """1. A transaction begins in one segment, is aborted in the next, and its producer commits
+    another one in the third. 2. The second is lost. 3. What was aborted is not shown, what was
+    committed is, to our own readers and to Kafka's. `is_known`: the first segment was uploaded
+    after the abortion, so that its index tells."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create()
+        shard = topic.topic.shard_name(0)
+        engine = stage.local.engines["EngineSegment"]
+        topic.append(["before"], shard=0)
+        run_blocking(engine.append_batches(shard, [transactional_batch(8, 0, b"aborted")]))
+        topic.roll()
+        if not is_known:
+            stage.settle()
+            stage.work()
+        run_blocking(engine.append_marker(shard, 8, 0, is_commit=False))
+        topic.append(["lost"], shard=0)
+        topic.roll()
+        run_blocking(engine.append_batches(shard, [transactional_batch(8, 1, b"committed")]))
+        run_blocking(engine.append_marker(shard, 8, 0, is_commit=True))
+        topic.append(["after"], shard=0)
+        topic.roll()
+        stage.settle()
+        stage.work()
+        stage.objects.delete([stage.object_keys(".seg")[1]])
+    lose(tmp_path)
+    report = recover_directory(tmp_path / "data", file_tiering, skip_gaps=True)
+    row = report.topics[0].shards[0]
+    assert row.doubtful_transactions == ([] if is_known else [8])
+    left = [b"before", b"committed", b"after"]
+    for _ in range(2):
+        with Stage(tmp_path / "data", file_tiering) as stage:
+            topic = stage.store.topic(TOPIC)
+            assert [record.value for record in topic.records()] == left
+            for size in (1, 1 << 20):
+                pages = []
+                at = topic.status(0).start_offset
+                while at < topic.status(0).end_offset:
+                    page = stage.local.engines["EngineSegment"].read_batches(
+                        shard, at, max_bytes=size, committed=True
+                    )
+                    pages.append(page)
+                    at = page.next_offset
+                assert kafka_view(pages) == left
+            assert not stage.local.verifier.verify(shard).findings
+            stage.work()
+        lose(tmp_path)
+        assert recover_directory(tmp_path / "data", file_tiering).gaps == []
 
 
 def test_an_end_that_cannot_be_read_is_a_gap(tmp_path: Path, file_tiering: TieringConfig) -> None:
