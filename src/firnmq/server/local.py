@@ -207,16 +207,7 @@ class LocalStore:
             directory=path / SEGMENT_DIRECTORY,
             memory_log=memory.log,
         )
-        strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
-        self.offsets = OffsetManager(strategy(self.kv), clock)
-        self.manager = StorageDriverManager(
-            self.catalog,
-            self.offsets,
-            clock,
-            {name: self._factory(name) for name in self.engines},
-            on_options=self._judge_tiering,
-        )
-        opened.callback(self.manager.close)
+        self._open_manager(opened, cache_offsets=cache_offsets)
         for engine in self.engines.values():
             opened.callback(engine.close)
         for name, factory in adapters.items():
@@ -224,6 +215,18 @@ class LocalStore:
         for topic in run_blocking(self.manager.finish_interrupted()):
             _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
+
+    def _open_manager(self, opened: ExitStack, *, cache_offsets: bool) -> None:
+        strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
+        self.offsets = OffsetManager(strategy(self.kv), self.clock)
+        self.manager = StorageDriverManager(
+            self.catalog,
+            self.offsets,
+            self.clock,
+            {name: self._factory(name) for name in self.engines},
+            on_options=self._judge_tiering,
+        )
+        opened.callback(self.manager.close)
 
     def _begin_tiering(self, opened: ExitStack, *, moves: bool) -> None:
         if self.tier is not None:

@@ -130,20 +130,7 @@ class TierMover:
             record.tier.upload_id for _, record in self.ledger.waiting() if record.tier is not None
         }
         """Begun in an earlier life of this directory: nobody else will finish them."""
-        self.upkeep = ManifestUpkeep(
-            ledger=self.ledger,
-            manifests=self._manifests,
-            tenure=self.tenure,
-            state=state,
-            catch_up=self._catch_up,
-            is_stopping=self._stopping.is_set,
-            monotonic=monotonic,
-            keeper=GroupKeeper(
-                store, cluster, clock, self._claim, before_write=self.tenure.confirm
-            ),
-            groups=groups,
-            groups_ms=config.offsets_ms,
-        )
+        self.upkeep = self._new_upkeep(groups)
         self._remover = self._new_remover(graves)
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
@@ -152,6 +139,26 @@ class TierMover:
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
         self._backlog.judge()
+
+    def _new_upkeep(self, groups: GroupSource) -> ManifestUpkeep:
+        return ManifestUpkeep(
+            ledger=self.ledger,
+            manifests=self._manifests,
+            tenure=self.tenure,
+            state=self._state,
+            catch_up=self._catch_up,
+            is_stopping=self._stopping.is_set,
+            monotonic=self._monotonic,
+            keeper=GroupKeeper(
+                self._store,
+                self._cluster,
+                self._clock,
+                self._claim,
+                before_write=self.tenure.confirm,
+            ),
+            groups=groups,
+            groups_ms=self._config.offsets_ms,
+        )
 
     def _new_remover(self, graves: GraveYard) -> Remover:
         return Remover(
