@@ -2,6 +2,7 @@
 
 from firnmq.config.names import check_topic_name
 from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
+from firnmq.config.object_store import StoreOptions
 from firnmq.config.sections import Settings
 from firnmq.config.store import StoreConfig, load_store_config
 from firnmq.config.tiering import TieringConfig, load_tiering_config
@@ -26,6 +27,7 @@ __all__ = [
     "Settings",
     "StorageType",
     "StoreConfig",
+    "StoreOptions",
     "Tiering",
     "TieringConfig",
     "TopicConfig",

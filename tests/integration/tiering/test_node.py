@@ -231,8 +231,18 @@ def test_a_node_without_a_store_says_so(tmp_path: Path) -> None:
         assert node.get("/v1/node")["tiering"] is None
         shown = firn("--node", node.url, "tier", "status")
         assert (shown.returncode, "FIRN_TIERING_URL" in shown.stderr) == (1, True)
+        make_topic(node)
+        node.wait_for_log(lambda line: "without_store topics=1 first=history" in line)
+        made = firn("--node", node.url, "topic", "create", "more", "--config", "tiering=on")
+        assert made.returncode == 0
+        assert "warning: tiering=on, but the node has no object store" in made.stderr
     finally:
         assert node.stop() == 0
+    again = Served(tmp_path / "data")
+    try:
+        again.wait_for_log(lambda line: "without_store topics=2 first=history" in line)
+    finally:
+        assert again.stop() == 0
 
 
 def test_a_data_directory_without_a_node(tmp_path: Path) -> None:
@@ -258,13 +268,25 @@ def test_a_data_directory_without_a_node(tmp_path: Path) -> None:
     status = json.loads(run("tier", "status", "--json"))
     assert [row["local_segments"] for row in status["topics"]] == [0, 1]
     assert "three" in run("read", "cold")
-    run("verify")
+    assert run("verify").endswith("checked 1 copy in the object store\nnothing is wrong\n")
+    settings["FIRN_TIERING_URL"] = f"file://{tmp_path}/typo"
+    for looks in (("tier", "status"), ("tier", "scrub"), ("read", "cold"), ("recover",)):
+        place = str(tmp_path / "new") if looks == ("recover",) else data
+        done = firn(*looks, "--data", place, **settings)
+        assert done.returncode == 1
+        assert "typo: the directory is not there; is the URL right" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "objects"}
     settings.clear()
     run("tier", "status", is_well=False)
-    run("read", "cold", is_well=False)
+    refused = firn("read", "cold", "--data", data)
+    assert refused.returncode == 1
+    for way in ("FIRN_TIERING_URL", "[tiering]", "--config", "FIRN_CONFIG"):
+        assert way in refused.stderr
     assert "one" in run("read", "history")
+    assert run("verify").endswith("in what was checked; NOT checked: 1 cold segment\n")
     file = tmp_path / "firn.toml"
     file.write_text(f'[kafka]\nport = 0\n[tiering]\nurl = "file://{tmp_path}/objects"\n')
+    assert "three" in run("read", "cold", "--config", str(file))
     settings["FIRN_CONFIG"] = str(file)
     assert "three" in run("read", "cold")
 

@@ -15,6 +15,7 @@ from firnmq.errors import (
     ObjectTruncated,
     StoreDenied,
     StoreError,
+    StoreTimedOut,
     StoreUnavailable,
 )
 from firnmq.testing.fault_proxy import Fault, FaultProxy
@@ -82,7 +83,21 @@ def test_a_store_that_does_not_answer_is_unavailable_in_time(
         calls(scene.quick)[name]()
     assert time.monotonic() - began < IN_TIME_S
     assert error.value.store == scene.quick.url
+    assert "error sending request" not in str(error.value)
+    if fault.is_silent:
+        assert isinstance(error.value, StoreTimedOut)
+        assert error.value.timeout_ms == 500
+        assert error.value.operation.startswith(
+            {"overwrite": "put", "sweep": "GET of unfinished uploads"}.get(name, name)
+        )
+        assert "within 500 ms (tiering.timeout_ms)" in str(error.value)
     assert SECRET_KEY not in str(error.value)
+
+
+def test_a_server_that_is_not_there_is_called_that(seaweed: SeaweedServer) -> None:
+    store = open_store(seaweed.url, seaweed.options(endpoint="http://127.0.0.1:1", **QUICK))
+    with pytest.raises(StoreUnavailable, match="head: cannot be reached: Connection refused"):
+        store.head("key")
 
 
 @pytest.mark.parametrize("name", [each for each in CALLS if each not in ("put", "sweep")])
