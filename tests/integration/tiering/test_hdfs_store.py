@@ -57,9 +57,9 @@ def test_what_a_crash_leaves_is_no_object_and_is_swept(hadoop: Hadoop) -> None:
     store.put("key", b"x")
     # A file that was never renamed, made through the client of a store one folder above.
     writer = above._call(
-        "", lambda: above._client.create(f"/crashed/{PARTIAL}/left", above._write_options)
+        "create", "", lambda: above._client.create(f"/crashed/{PARTIAL}/left", above._write_options)
     )
-    above._call("", lambda: writer.write(b"some"))
+    above._call("write", "", lambda: writer.write(b"some"))
     assert [info.key for info in store.list("")] == ["key"]
     assert store.sweep("", before_ms=1_000) == 0
     assert store.sweep("", before_ms=1 << 50) == 1
