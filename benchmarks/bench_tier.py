@@ -286,10 +286,10 @@ def hot_append_during_cold(run: Run) -> Measured:
     """p99 of durable appends of 10 KiB at 200 a second, with and without a cold scan beside.
 
     Scan and appends are in one process, and the scan goes as fast as the line to the object store
-    lets it, which is one gigabit a second. On the loopback interface the line has no end: 300 MB a
-    second are then sent, passed on and received by the same few processors, and what is measured
-    is that the server keeps the processors busy, which a server elsewhere does not. That is
-    measured as well and recorded beside it, as `loopback`.
+    lets it: one gigabit a second, which the proxy shares among all answers. The loopback interface
+    has no such limit. There the scan gets 300 MB/s, for which the server and the proxy, which stand
+    for other machines, take more of the processors than the process that is measured. This is
+    recorded too, as `loopback`, and is what happens where processors are short.
     """
     found = _appends_beside_a_scan(run, link_bytes_per_s=_LINK_BYTES_PER_S)
     loopback = _appends_beside_a_scan(run, link_bytes_per_s=None)
