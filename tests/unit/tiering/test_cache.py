@@ -205,6 +205,55 @@ def test_what_is_fetched_ahead_is_not_waited_for_and_a_reader_need_not_queue(
     assert store.fetched("a.seg") == [(0, CHUNK), (CHUNK, 2 * CHUNK), (2 * CHUNK, 3 * CHUNK)]
 
 
+def test_what_is_in_memory_or_under_way_wakes_no_thread(make: Make, store: ScriptedStore) -> None:
+    """Each thread that wakes would want the interpreter's lock, which those who append need."""
+    # 1. All threads have fetched something, and wait.
+    cache = make()
+    cache.prefetch(PART, 0, 4 * CHUNK)
+    cache.read(PART, 0, 4 * CHUNK)
+    cache.flush()
+    # 2. Three of them are busy, the fourth waits.
+    store.is_open.clear()
+    for _ in range(len(store.gets)):
+        assert store.arrived.acquire(timeout=30)
+    cache.prefetch(PART, 4 * CHUNK, len(CONTENT))
+    for _ in range(3):
+        assert store.arrived.acquire(timeout=30)
+    wait_until_parked("firn-cold")
+    before = switches("firn-cold")
+    # 3. Whatever is asked for again is here or on its way.
+    for _ in range(50):
+        cache.prefetch(PART, 0, len(CONTENT))
+        assert cache.read(PART, 500, CHUNK) == CONTENT[500 : 500 + CHUNK]
+    assert switches("firn-cold") == before
+    # 4. What is new wakes one.
+    cache.prefetch(ObjectPart("b.seg", 0, 5 * PIECE), 0, PIECE)
+    assert store.arrived.acquire(timeout=30)
+
+
+def switches(prefix: str) -> dict[str, str]:
+    """What each thread of ours does, and how often it has given up the processor by itself."""
+    found = {}
+    for thread in threading.enumerate():
+        if thread.name.startswith(prefix):
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text().splitlines()
+            wanted = (line for line in status if line.startswith(("State", "voluntary")))
+            found[thread.name] = " ".join(line.split()[1] for line in wanted)
+    return found
+
+
+def wait_until_parked(prefix: str) -> None:
+    """Until all of them sleep: seen twice with no switch in between."""
+    seen: dict[str, str] = {}
+    for _ in range(1_000):
+        now = switches(prefix)
+        if now == seen and all(each.startswith("S ") for each in now.values()):
+            return
+        seen = now
+        threading.Event().wait(0.02)
+    raise AssertionError(f"threads do not come to rest: {seen}")
+
+
 def test_a_failed_fetch_ahead_hurts_nobody(make: Make, store: ScriptedStore) -> None:
     cache = make(threads=1)
     store.failures.extend((StoreDown("down"), ValueError("a defect")))

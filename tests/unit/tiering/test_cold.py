@@ -123,6 +123,26 @@ def test_scans_with_all_sizes_of_reads_pieces_and_batches(
         assert scan(storage, meta, size) == store.objects["a.seg"]
 
 
+def test_of_a_scan_only_batches_between_two_chunks_are_copied(
+    make: Make, store: ScriptedStore
+) -> None:
+    meta = put_segment(store, "a", 0, [100_000] * 300)
+    content = make().open_bytes(SPEC, meta)
+    batch_bytes = meta.length // 300
+    position, copied = 0, []
+    while position < meta.length:
+        (data,) = content.read(position, CHUNK_BYTES)
+        assert data == store.objects["a.seg"][position : position + len(data)]
+        if not isinstance(data, memoryview):
+            copied.append((position, len(data)))
+        position += len(data) // batch_bytes * batch_bytes
+    chunk_bytes = 4 * 1024 * KIB
+    borders = range(chunk_bytes, meta.length, chunk_bytes)
+    # The first chunk comes in three pieces, because the first reads are small.
+    copied = [(start, size) for start, size in copied if start > chunk_bytes // 2]
+    assert copied == [(border // batch_bytes * batch_bytes, batch_bytes) for border in borders]
+
+
 def test_the_first_read_is_small_wherever_it_begins(make: Make, store: ScriptedStore) -> None:
     meta = put_segment(store, "a", 0, [10_000] * 1_000)
     batch_bytes = meta.length // 1_000
