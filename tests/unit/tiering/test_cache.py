@@ -118,6 +118,10 @@ def test_threads_that_read_all_over_get_their_bytes_while_extents_are_evicted(
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(read_much, range(8))) == 0
+    for start in range(0, len(CONTENT), CHUNK):  # However little was written until now.
+        cache.flush()
+        size = min(CHUNK, len(CONTENT) - start)
+        assert cache.read(PART, start, size) == CONTENT[start : start + size]
     cache.flush()
     statistics = cache.statistics()
     assert statistics.memory_bytes <= 9_000
