@@ -40,20 +40,26 @@ _BATCHES_PER_REQUEST = 20
 _APPENDS_PER_S = 200
 _APPEND_ROUND_S = 3
 _APPEND_RECORDS = 10
-_LIMITED_BYTES_PER_S = 60 * MEGABYTE
+_LINK_BYTES_PER_S = 125 * MEGABYTE
+"""A gigabit a second, which is what clouds give a machine of two processors for long."""
 
 
 class _Scene:
     """A server, a proxy, a data directory with an object store, and a bare client."""
 
-    def __init__(self, run: Run, opened: ExitStack, niceness: int) -> None:
+    def __init__(
+        self, run: Run, opened: ExitStack, niceness: int, link_bytes_per_s: int | None
+    ) -> None:
         self._data = run.scratch() / "data"
         self._caches = run.scratch()
         self._cache_count = 0
         self._server = SeaweedServer(run.scratch(), niceness=niceness)
         opened.callback(self._server.stop)
         self._proxy = ProxyProcess(
-            ("127.0.0.1", self._server.port), first_byte_ms=FIRST_BYTE_MS, niceness=niceness
+            ("127.0.0.1", self._server.port),
+            first_byte_ms=FIRST_BYTE_MS,
+            link_bytes_per_s=link_bytes_per_s,
+            niceness=niceness,
         )
         opened.callback(self._proxy.stop)
         self.bare = S3Store(
@@ -66,9 +72,7 @@ class _Scene:
         )
 
     @contextmanager
-    def store(
-        self, *, is_direct: bool = False, read_bytes_per_s: int | None = None
-    ) -> Iterator[Store]:
+    def store(self, *, is_direct: bool = False) -> Iterator[Store]:
         """The data directory with an empty cache, through the proxy unless `is_direct`."""
         self._cache_count += 1
         cache = self._caches / f"{self._cache_count}"
@@ -80,7 +84,6 @@ class _Scene:
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,
             allow_http=True,
-            read_bytes_per_s=read_bytes_per_s,
             cache_directory=cache,
         )
         with Store(LocalStore(self._data, background=False, tiering=tiering)) as store:
@@ -163,10 +166,13 @@ def scan(store: Store, topic: TopicHandle, stop: threading.Event | None = None) 
 
 
 @contextmanager
-def scene_of(run: Run, *, niceness: int = 0) -> Iterator[_Scene]:
-    """`niceness` is that of the server and the proxy, which stand for other machines."""
+def scene_of(
+    run: Run, *, niceness: int = 0, link_bytes_per_s: int | None = None
+) -> Iterator[_Scene]:
+    """`niceness` is that of the server and the proxy, which stand for other machines, and
+    `link_bytes_per_s` the line to them; None is as fast as the loopback interface."""
     with ExitStack() as opened:
-        yield _Scene(run, opened, niceness)
+        yield _Scene(run, opened, niceness, link_bytes_per_s)
 
 
 @benchmark("cold_first_record", unit="ms", bar=Bar.ratio_at_most(1.3), better=Better.LOWER)
@@ -279,22 +285,28 @@ def tier_upload(run: Run) -> Measured:
 def hot_append_during_cold(run: Run) -> Measured:
     """p99 of durable appends of 10 KiB at 200 a second, with and without a cold scan beside.
 
-    The scan goes as fast as it can. A second measurement, recorded beside it, has cold reads
-    limited by `tiering.read_bytes_per_s`, for machines that have no processor to spare.
+    Scan and appends are in one process, and the scan goes as fast as the line to the object store
+    lets it: one gigabit a second, which the proxy shares among all answers. The loopback interface
+    has no such limit. There the scan gets 300 MB/s, for which the server and the proxy, which stand
+    for other machines, take more of the processors than the process that is measured. This is
+    recorded too, as `loopback`, and is what happens where processors are short.
     """
-    with scene_of(run, niceness=19) as scene:
-        scene.make_cold(segment_bytes=64 * _MIB, segment_count=4)
-        with scene.store() as store:
-            store.create_topic("hot", options={"durability": "fsync"})
-            found = _appends_beside_a_scan(run, store)
-        with scene.store(read_bytes_per_s=_LIMITED_BYTES_PER_S) as store:
-            limited = _appends_beside_a_scan(run, store)
-    assert limited.ratio is not None
-    extra = {"limited_ratio": limited.ratio, "limited_scan_mb_s": limited.extra["scan_mb_s"]}
+    found = _appends_beside_a_scan(run, link_bytes_per_s=_LINK_BYTES_PER_S)
+    loopback = _appends_beside_a_scan(run, link_bytes_per_s=None)
+    assert loopback.ratio is not None
+    extra = {"loopback_ratio": loopback.ratio, "loopback_scan_mb_s": loopback.extra["scan_mb_s"]}
     return Measured(value=found.value, baseline=found.baseline, extra={**found.extra, **extra})
 
 
-def _appends_beside_a_scan(run: Run, store: Store) -> Measured:
+def _appends_beside_a_scan(run: Run, *, link_bytes_per_s: int | None) -> Measured:
+    with scene_of(run, niceness=19, link_bytes_per_s=link_bytes_per_s) as scene:
+        scene.make_cold(segment_bytes=64 * _MIB, segment_count=4)
+        with scene.store() as store:
+            store.create_topic("hot", options={"durability": "fsync"})
+            return _appends(run, store)
+
+
+def _appends(run: Run, store: Store) -> Measured:
     hot, cold = store.topic("hot"), store.topic("cold")
     records = [NewRecord(value=value) for value in values(_APPEND_RECORDS)]
     scanned: list[float] = []

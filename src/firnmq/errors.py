@@ -140,7 +140,8 @@ class NoTiering(FirnError):
 
     def __init__(self) -> None:
         super().__init__(
-            "no object store is configured; set url in the section [tiering], or FIRN_TIERING_URL"
+            "no object store is configured: give its URL as FIRN_TIERING_URL, or as url in the "
+            "section [tiering] of the file that --config or FIRN_CONFIG names"
         )
 
 
@@ -217,8 +218,9 @@ class NoObjectStore(FirnError):
 
     def __init__(self, shard: str, seq: int) -> None:
         super().__init__(
-            f"segment {seq} of {shard} is only in the object store, and none is configured; "
-            "set [tiering] url to where it was copied"
+            f"segment {seq} of {shard} is only in the object store, and this process was told of "
+            "none: give its URL as FIRN_TIERING_URL, or as url in the section [tiering] of the "
+            "file that --config or FIRN_CONFIG names; in a program, as tiering= of firnmq.open"
         )
         self.shard = shard
         self.seq = seq
@@ -270,6 +272,23 @@ class StoreUnavailable(StoreError):
 
     Trying again later may help. For a write it means unknown, not failed.
     """
+
+
+class StoreTimedOut(StoreUnavailable):
+    """The object store has not answered in time; `operation` is what it was asked to do."""
+
+    def __init__(
+        self, store: str, operation: str, timeout_ms: int, *, key: str = "", try_count: int = 1
+    ) -> None:
+        tries = f", tried {try_count} times" if try_count > 1 else ""
+        super().__init__(
+            store,
+            f"no answer to {operation} within {timeout_ms:,} ms (tiering.timeout_ms){tries}",
+            key=key,
+        )
+        self.operation = operation
+        self.timeout_ms = timeout_ms
+        self.try_count = try_count
 
 
 class StoreDenied(StoreError):

@@ -81,15 +81,18 @@ def stressed(lab: Lab) -> Shard:
 
 
 def test_readers_and_retention_during_appends(stressed: Shard) -> None:
-    done = threading.Event()
+    """However the threads are scheduled, retention has had work while records were appended."""
+    done, retained = threading.Event(), threading.Event()
 
     def write() -> None:
         offset = 0
-        while offset < 400:
-            count = 1 + offset % 7
-            stressed.append(*(record_at(offset + part) for part in range(count)))
-            offset += count
-        done.set()
+        try:
+            while offset < 400 or not retained.is_set():
+                count = 1 + offset % 7
+                stressed.append(*(record_at(offset + part) for part in range(count)))
+                offset += count
+        finally:
+            done.set()
 
     def read(seed: int) -> Callable[[], None]:
         def run() -> None:
@@ -100,8 +103,14 @@ def test_readers_and_retention_during_appends(stressed: Shard) -> None:
         return run
 
     def retain() -> None:
-        while not done.is_set():
-            stressed.engine.housekeep()
+        try:
+            while not done.is_set():
+                has_work = stressed.end >= 200
+                stressed.engine.housekeep()
+                if has_work:
+                    retained.set()
+        finally:
+            retained.set()
 
     together(write, read(1), read(2), retain)
     assert stressed.start > 0

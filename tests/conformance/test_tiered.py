@@ -316,7 +316,7 @@ def test_without_a_store_only_what_is_there_cannot_be_read(cold: Shard) -> None:
         lambda: cold.at_time(1000),
         lambda: checked(cold, 0),
     ):
-        with pytest.raises(NoObjectStore, match=r"set \[tiering\] url"):
+        with pytest.raises(NoObjectStore, match=r"\[tiering\].*FIRN_CONFIG"):
             read()
     assert [record.offset for record in cold.read(9)] == [9, 10]
     cold.append(_record(11))
@@ -417,7 +417,8 @@ def test_verification_lists_what_it_does_not_read(cold: Shard, copies: CopiedSto
     assert (result.store_only_count, result.store_only_bytes) == (3, length)
     assert copies.read_count == before
     asked = verifier.verify(
-        cold.name, check_copy=lambda spec, meta: "is gone" if meta.seq == 1 else None
+        cold.name,
+        check_copies=lambda spec, metas: ["is gone" if each.seq == 1 else None for each in metas],
     )
     assert [(each.segment_seq, each.message) for each in asked.findings] == [(1, "is gone")]
 

@@ -15,6 +15,8 @@ from tests.conformance.lab import Lab, Shard
 from tests.conformance.stored import content, stored
 
 BATCHES = 250
+PATIENCE_S = 300
+"""Only a test that fails waits for so long, even on a machine that is very busy."""
 ANCHORS = 5
 """The first records, each with a key and a tag of its own."""
 
@@ -32,22 +34,40 @@ class Crew:
     def __init__(self) -> None:
         self.is_done = threading.Event()
         self.errors: list[BaseException] = []
-        self.counts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
+        self._counted = threading.Condition()
         self._threads: list[threading.Thread] = []
 
     def repeat(self, work: Callable[[], None]) -> None:
         name = work.__name__
+        self._counts[name] = 0
 
         def run() -> None:
             try:
                 while not self.is_done.is_set():
                     work()
-                    self.counts[name] = self.counts.get(name, 0) + 1
+                    with self._counted:
+                        self._counts[name] += 1
+                        self._counted.notify_all()
             except BaseException as error:
-                self.errors.append(error)
-                self.is_done.set()
+                with self._counted:
+                    self.errors.append(error)
+                    self.is_done.set()
+                    self._counted.notify_all()
 
         self._threads.append(threading.Thread(target=run, name=name))
+
+    def wait_for_everybody(self) -> None:
+        """Returns when each has been through once more, so that none is left behind."""
+        with self._counted:
+            before = dict(self._counts)
+
+            def have_come() -> bool:
+                return bool(self.errors) or all(
+                    self._counts[name] > count for name, count in before.items()
+                )
+
+            assert self._counted.wait_for(have_come, PATIENCE_S), (before, self._counts)
 
     def run(self, last: Callable[[], None]) -> None:
         for thread in self._threads:
@@ -57,7 +77,8 @@ class Crew:
         finally:
             self.is_done.set()
             for thread in self._threads:
-                thread.join(60)
+                thread.join(PATIENCE_S)
+                assert not thread.is_alive(), thread.name
         if self.errors:
             raise self.errors[0]
 
@@ -83,8 +104,9 @@ def test_readers_find_everything_while_it_moves(shard: Shard) -> None:
         for number in range(BATCHES):
             shard.append(*(NewRecord(key=b"k%d" % number, value=b"v" * 50) for _ in range(3)))
             reached += 3
-            if number % 50 == 49:  # So that the movers keep up, however slow the machine is.
+            if number % 50 == 49:  # By turns, so that all keep up however slow the machine is.
                 move()
+                crew.wait_for_everybody()
 
     def move() -> None:
         engine.housekeep()
@@ -118,6 +140,5 @@ def test_readers_find_everything_while_it_moves(shard: Shard) -> None:
     for work in (scan, fetch, look_up):
         crew.repeat(work)
     crew.run(write)
-    assert all(crew.counts.get(each, 0) for each in ("scan", "fetch", "look_up")), crew.counts
     assert sum(not meta.is_local for meta in shard.status.segments) > 20
     assert shard.lab.store.verifier.verify(name).findings == ()

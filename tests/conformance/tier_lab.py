@@ -125,7 +125,7 @@ class TierLab(Lab):
 
     def settle(self) -> None:
         """Waits until the mover's ledger knows what the metadata says."""
-        self.store.cache.wait_for_revision(self.store.meta.range(NODES).revision, 10)
+        self.store.cache.wait_for_revision(self.store.meta.range(NODES).revision, 30)
 
     def reconfigure(self, shard: Shard, options: Mapping[str, object]) -> None:
         (topic,) = (

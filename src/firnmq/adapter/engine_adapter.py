@@ -244,9 +244,12 @@ class EngineStorageAdapter:
             is_cold = await call_blocking(self._readers, self._engine.reads_cold, shard, offset)
         return await call_blocking(self._cold_readers if is_cold else self._readers, read)
 
+    async def finds_cold(self, shard: str, timestamp_ms: int) -> bool:
+        """Whether the search of a timestamp may have to wait for an object store."""
+        return await call_blocking(self._readers, self._engine.finds_cold, shard, timestamp_ms)
+
     async def _find_by_time(self, shard: str, timestamp_ms: int, find: Callable[[], T]) -> T:
-        finds_cold = self._engine.finds_cold
-        is_cold = await call_blocking(self._readers, finds_cold, shard, timestamp_ms)
+        is_cold = await self.finds_cold(shard, timestamp_ms)
         return await call_blocking(self._cold_readers if is_cold else self._readers, find)
 
     def _create_shards(self, shards: Sequence[str], config: TopicConfig, topic_id: str) -> None:

@@ -71,7 +71,10 @@ class StorageDriverManager:
         offsets: OffsetManager,
         clock: Clock,
         drivers: Mapping[str, AdapterFactory],
+        on_options: Callable[[Topic], None] = lambda topic: None,
     ) -> None:
+        """`on_options` is told of every topic that was made or given other options."""
+        self._on_options = on_options
         self.catalog = catalog
         self.offset_manager = offsets
         self._clock = clock
@@ -120,6 +123,7 @@ class StorageDriverManager:
         check_topic_name(name)
         if not isinstance(shard_count, int) or not 1 <= shard_count <= SHARDS_MAX:
             raise InvalidArgument("shards", f"must be 1 to {SHARDS_MAX:,}, not {shard_count!r}")
+        config.check_new()
         driver = self.driver(config.storage_type)
         topic = Topic(
             name=name,
@@ -130,10 +134,12 @@ class StorageDriverManager:
         )
         creation = _Creation()
         try:
-            return await _to_its_end(driver, lambda: self._create(topic, driver, creation))
+            made = await _to_its_end(driver, lambda: self._create(topic, driver, creation))
         except asyncio.CancelledError:
             creation.is_abandoned = True
             raise
+        self._on_options(made)
+        return made
 
     async def _create(self, topic: Topic, driver: StorageAdapter, creation: _Creation) -> Topic:
         with self._working_on(topic.name, AlreadyExists("topic", topic.name)):
@@ -240,6 +246,7 @@ class StorageDriverManager:
         changed = await call_blocking(None, partial(self.catalog.update, name, config=config))
         for shard in changed.shard_names():
             await driver.reconfigure(shard, config)
+        self._on_options(changed)
         return changed
 
     async def check_change(self, name: str, config: TopicConfig) -> None:
@@ -250,6 +257,7 @@ class StorageDriverManager:
             raise InvalidArgument(name, f"is kept by {config.storage_type}, which cannot change it")
         if config.expire_header != topic.config.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
+        config.check_new()
         before = topic.config
         if config.is_tiered < before.is_tiered or config.compacts > before.compacts:
             for shard in topic.shard_names():

@@ -32,28 +32,47 @@ data_option = click.option(
     show_envvar=True,
     help="Data directory.",
 )
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="FIRN_CONFIG",
+    show_envvar=True,
+    help="TOML file with the section tiering, for work on a data directory.",
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of text, with the same fields."
 )
 
 
 @contextmanager
-def opened(data: Path, *, create: bool = False, background: bool = True) -> Iterator[Store]:
-    """The store in a data directory, which must be there unless it may be made."""
+def opened(
+    data: Path,
+    config_path: Path | None = None,
+    *,
+    create: bool = False,
+    background: bool = True,
+) -> Iterator[Store]:
+    """The store in a data directory, which must be there unless it may be made. The object store
+    is that of the file, by default the one that FIRN_CONFIG names, or of FIRN_TIERING_URL."""
     refuse_node()
     if not create and not (data / "db").is_dir():
         raise NoDataDirectory(str(data))
     from firnmq.config import load_store_config, load_tiering_config
     from firnmq.server import LocalStore, Store
+    from firnmq.server.tier import existing_object_store
 
     node_file = os.environ.get("FIRN_CONFIG")
+    if config_path is None and node_file:
+        config_path = Path(node_file)
     # What is in the object store is read, but a short command begins no upload.
     local = LocalStore(
         data,
         config=load_store_config(),
         background=background,
-        tiering=load_tiering_config(path=Path(node_file) if node_file else None),
+        tiering=load_tiering_config(path=config_path),
         moves=False,
+        open_objects=existing_object_store,
     )
     with Store(local) as store:
         yield store
@@ -99,8 +118,11 @@ def _cell(value: object) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """`1 record`, `2 records`, `2 batches`."""
-    plural = thing + ("es" if thing.endswith("ch") else "s")
+    """`1 record`, `2 records`, `2 batches`, `2 copies`."""
+    if thing.endswith("py"):
+        plural = f"{thing.removesuffix('y')}ies"
+    else:
+        plural = thing + ("es" if thing.endswith("ch") else "s")
     return f"{number:,} {thing if number == 1 else plural}"
 
 

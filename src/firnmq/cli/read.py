@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firnmq.cli.console import data_option, json_option, opened, safe_text, time_text
+from firnmq.cli.console import (
+    config_option,
+    data_option,
+    json_option,
+    opened,
+    safe_text,
+    time_text,
+)
 from firnmq.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -39,6 +46,7 @@ _FORMAT_HELP = (
 @click.option("--follow", is_flag=True, help="Wait for more until Ctrl-C.")
 @click.option("-f", "--format", "layout", metavar="FORMAT", help=_FORMAT_HELP)
 @data_option
+@config_option
 @json_option
 def read(
     topic: str,
@@ -51,6 +59,7 @@ def read(
     follow: bool,
     layout: str | None,
     data: Path,
+    config_path: Path | None,
     as_json: bool,
 ) -> None:
     """Print a topic's records, from the start of each shard unless told otherwise.
@@ -72,7 +81,7 @@ def read(
     if limit is not None and limit < 1:
         raise InvalidArgument("--max", f"must be 1 or more, not {limit}")
     since_ms = None if since is None else parse_time(since)
-    with opened(data) as store:
+    with opened(data, config_path) as store:
         handle = store.topic(topic)
         show = _printer(handle, layout, as_json)
         if key is not None:

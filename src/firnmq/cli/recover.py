@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firnmq.cli.console import count, data_option, json_option, print_json, print_table, time_text
-from firnmq.cli.tier import config_option
+from firnmq.cli.console import (
+    config_option,
+    count,
+    data_option,
+    json_option,
+    print_json,
+    print_table,
+    safe_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from firnmq.server.recovery import Recovery
@@ -39,7 +47,8 @@ def recover(
     """Make a data directory from what an object store has of a cluster whose nodes are lost.
 
     Topics with tiering come back with their options, and their shards with everything that was
-    uploaded: records, deletions, producers and transactions. The directory must be empty or absent.
+    uploaded: records, deletions, producers, transactions and the offsets of consumer groups, which
+    never point beyond what was recovered. The directory must be empty or absent.
     From then on the objects are this directory's: a node that used them before stops moving any.
     """
     from firnmq.errors import NoTiering
@@ -95,10 +104,28 @@ def _show(found: Recovery) -> None:
             click.echo(
                 f"aborted   transactions in {topic.topic} ({shard.shard}) of producers {producers}"
             )
+        if shard.doubtful_transactions:
+            producers = ", ".join(map(str, shard.doubtful_transactions))
+            click.echo(
+                f"DOUBTFUL  transactions in {topic.topic} ({shard.shard}) of producers {producers} "
+                "ended in a gap, nobody knows how; they count as aborted",
+                err=True,
+            )
+    if found.groups_written_ms is not None:
+        click.echo(
+            f"groups    {count(len(found.groups), 'group')} with offsets of "
+            f"{time_text(found.groups_written_ms)}"
+        )
+    for each in found.clamped_offsets:
+        click.echo(
+            f"SET BACK  group {safe_text(each.group)} had read {each.topic} ({each.shard}) up to "
+            f"{each.committed_offset:,}, which is lost; it goes on at {each.end_offset:,}",
+            err=True,
+        )
     for reason in found.passed_over:
         click.echo(f"passed over {reason}", err=True)
     click.echo("not in the store, and therefore gone:")
-    for each in found.not_in_the_store:
-        click.echo(f"  {each}")
+    for thing in found.not_in_the_store:
+        click.echo(f"  {thing}")
     if not found.is_dry_run:
         click.echo(f"serve it  firn serve --data {found.data}, with the same [tiering] url")

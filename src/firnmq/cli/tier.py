@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firnmq.cli.console import (
+    config_option,
     count,
     data_option,
     json_option,
@@ -33,15 +34,6 @@ _POLL_S = 0.2
 _ROWS_SHOWN_MAX = 20
 _STATES_WELL = ("ok", "unknown")
 
-config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="FIRN_CONFIG",
-    show_envvar=True,
-    help="TOML file with the section tiering, for work on a data directory.",
-)
-
 
 @click.group()
 def tier() -> None:
@@ -61,7 +53,7 @@ def status(data: Path, config_path: Path | None, as_json: bool) -> None:
     if node is not None:
         found = node.get("tier")
     else:
-        with _mover(data, config_path) as (_, mover):
+        with _mover(data, config_path, only_looks=True) as (_, mover):
             found = _document(mover.status())
     if as_json:
         print_json(found)
@@ -98,7 +90,7 @@ def upload(
         node.call("POST", ("tier", "upload"), {"topic": topic, "roll": roll})
         found = _awaited(node, topic, timeout_s, failures_before)
     else:
-        with _mover(data, config_path) as (local, mover):
+        with _mover(data, config_path, only_looks=False) as (local, mover):
             found = _uploaded(local, mover, topic, roll, timeout_s)
     left = _waiting(found, topic)
     if as_json:
@@ -136,14 +128,15 @@ def scrub(
 ) -> None:
     """Compare the objects with the metadata, and remove those that nothing refers to.
 
-    Exit code 1 if the metadata refers to an object that is missing or has the wrong size.
+    A segment that is here as well and whose objects are not whole is copied again. Exit code 1 if
+    the metadata referred to an object that is missing or has the wrong size.
     """
     node = chosen_node()
     if node is not None:
         node.be_patient(_SCRUB_TIMEOUT_S)
         found = node.call("POST", ("tier", "scrub"), {"dry_run": dry_run, "grace_ms": grace_ms})
     else:
-        with _mover(data, config_path) as (_, mover):
+        with _mover(data, config_path, only_looks=True) as (_, mover):
             found = _document(mover.scrub(dry_run=dry_run, grace_ms=grace_ms))
     if as_json:
         print_json(found)
@@ -157,20 +150,34 @@ def scrub(
 
 
 @contextmanager
-def _mover(data: Path, config_path: Path | None) -> Iterator[tuple[LocalStore, TierMover]]:
-    """The mover of a data directory, at rest."""
+def _mover(
+    data: Path, config_path: Path | None, *, only_looks: bool
+) -> Iterator[tuple[LocalStore, TierMover]]:
+    """The mover of a data directory, at rest. Whoever only looks makes no store; one with copies
+    that is not there is a mistyped URL, or a share that is not mounted."""
     if not (data / "db").is_dir():
         raise NoDataDirectory(str(data))
     from firnmq.server import LocalStore
     from firnmq.server.settings import load_node_config
+    from firnmq.server.tier import existing_object_store, open_object_store
+    from firnmq.tiering.stores.local import LocalStore as DirectoryStore
 
     config = load_node_config(config_path)
-    if not config.tiering.is_on:
+    if config.tiering.url is None:
         raise NoTiering
-    local = LocalStore(data, config=config.store, background=False, tiering=config.tiering)
+    local = LocalStore(
+        data,
+        config=config.store,
+        background=False,
+        tiering=config.tiering,
+        open_objects=existing_object_store if only_looks else open_object_store,
+    )
     try:
         assert local.tier is not None
-        yield local, local.tier.mover
+        store, mover = local.tier.store, local.tier.mover
+        if only_looks and mover.ledger.has_copies and isinstance(store, DirectoryStore):
+            store.require_root()
+        yield local, mover
     finally:
         local.close()
 
@@ -304,6 +311,8 @@ def _show_scrub(found: dict[str, Any]) -> None:
         click.echo(f"  {row['key']} ({row['size']:,} bytes)")
     for row in found["missing"][:_ROWS_SHOWN_MAX]:
         here = "it is here as well" if row["is_local"] else "it is NOT here"
+        if row["is_mended"]:
+            here = "it is here as well and is copied again"
         click.echo(
             f"MISSING   {row['key']} {row['reason']}; segment {row['segment_seq']} of "
             f"{row['shard']}, {here}",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -13,7 +13,7 @@ from firnmq.cli.console import data_option, json_option, opened, print_json, pri
 from firnmq.cli.node import chosen_node
 
 if TYPE_CHECKING:
-    from firnmq.tiering.cost import MonthlyCost, Workload
+    from firnmq.tiering.cost import MonthlyCost, Prices, Workload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,10 +85,13 @@ def cost(
     from firnmq.tiering.cost import Prices, Workload, monthly_cost
 
     known = _known_of(topic, data, needs_rate=per_day is None) if topic is not None else {}
+    inputs = {
+        "bytes_per_day": _chosen(per_day, known.get("per_day"), 1e12),
+        "retention_days": _chosen(retention_days, known.get("retention_days"), 365.0),
+        "local_days": _chosen(local_days, known.get("local_days"), 7.0),
+    }
     workload = Workload(
-        bytes_per_day=_first(per_day, known.get("per_day"), 1e12),
-        retention_days=_first(retention_days, known.get("retention_days"), 365.0),
-        local_days=_first(local_days, known.get("local_days"), 7.0),
+        **{name: each.value for name, each in inputs.items()},
         replicas=replicas,
         segment_bytes=int(segment),
         cold_read_share=cold_read_share,
@@ -107,6 +110,7 @@ def cost(
             {
                 "topic": topic,
                 "workload": workload,
+                "sources": {name: each.source for name, each in inputs.items()},
                 "prices": prices,
                 "month": found,
                 "tiered": found.tiered,
@@ -114,11 +118,62 @@ def cost(
             }
         )
     else:
+        for line in _assumptions(inputs, topic, workload, prices):
+            click.echo(line)
+        click.echo()
         _show(workload, found)
 
 
-def _first(*values: float | None) -> float:
-    return next(value for value in values if value is not None)
+class _Input(NamedTuple):
+    """A number, and who said so: `option`, `topic` or `default`."""
+
+    value: float
+    source: str
+
+
+def _chosen(given: float | None, known: float | None, default: float) -> _Input:
+    if given is not None:
+        return _Input(given, "option")
+    return _Input(default, "default") if known is None else _Input(known, "topic")
+
+
+def _assumptions(
+    inputs: dict[str, _Input], topic: str | None, workload: Workload, prices: Prices
+) -> Iterator[str]:
+    """What the numbers rest on, line by line; what nobody has said is said to be assumed."""
+    found = {
+        "bytes_per_day": f"written a day by the segments of {topic}",
+        "retention_days": f"retention.ms of {topic}",
+        "local_days": f"local.retention.ms of {topic}",
+    }
+    missing = {
+        "bytes_per_day": "nothing is given",
+        "retention_days": f"{topic} has no retention.ms" if topic else "nothing is given",
+        "local_days": f"{topic} has no local.retention.ms" if topic else "nothing is given",
+    }
+    options = {
+        "bytes_per_day": "--per-day",
+        "retention_days": "--retention-days",
+        "local_days": "--local-days",
+    }
+    for name, (value, source) in inputs.items():
+        text = _size(value) if name == "bytes_per_day" else f"{value:g} days"
+        reason = {
+            "option": options[name],
+            "topic": found[name],
+            "default": f"ASSUMED, {missing[name]}; {options[name]} says otherwise",
+        }[source]
+        yield f"{name.replace('_', ' '):<15}{text} ({reason})"
+    yield (
+        f"{'also':<15}{workload.replicas} local copies, disks filled to {prices.local_fill:.0%}, "
+        f"segments of {_size(workload.segment_bytes)}, {workload.cold_read_share:.0%} of the "
+        "history read from the store in a month"
+    )
+    yield (
+        f"{'prices':<15}GB-month {prices.local_gb_month:g} locally, {prices.store_gb_month:g} in "
+        f"the store; 1,000 writes {prices.write_1000:g}, reads {prices.read_1000:g}; GB read out "
+        f"{prices.read_gb:g}"
+    )
 
 
 def _known_of(topic: str, data: Path, *, needs_rate: bool) -> dict[str, float | None]:

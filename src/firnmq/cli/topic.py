@@ -71,19 +71,28 @@ def create(
         chosen["storage.type"] = _STORAGE_TYPES.get(kind.lower(), kind)
     # Checked before the directory is made, so that a mistake leaves nothing behind.
     check_topic_name(name)
-    TopicConfig.from_options(chosen)
+    TopicConfig.from_options(chosen).check_new()
     node = chosen_node()
     if node is not None:
         wanted = {"topic": name, "shard_count": shards, "options": chosen}
         made = node.call("POST", ("topics",), wanted)
+        has_store = node.get("node")["tiering"] is not None
     else:
         with opened(data, create=True) as store:
             made = _summary(store.create_topic(name, shards=shards, options=chosen))
+            has_store = store.local.tier is not None
     if as_json:
         print_json(made)
     else:
         kept = made["storage_type"]
         click.echo(f"created topic {name}: {count(made['shard_count'], 'shard')}, {kept}")
+    if chosen.get("tiering") == "on" and not has_store:
+        whose = "the node" if node is not None else "this data directory"
+        click.echo(
+            f"warning: tiering=on, but {whose} has no object store: segments stay here and are "
+            "copied nowhere until url in [tiering], or FIRN_TIERING_URL, names one",
+            err=True,
+        )
 
 
 @topic.command(name="list")

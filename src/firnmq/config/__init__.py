@@ -3,6 +3,7 @@
 from firnmq.config.lake import LakeConfig, LakeTopicConfig, load_lake_config
 from firnmq.config.names import check_topic_name
 from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
+from firnmq.config.object_store import StoreOptions
 from firnmq.config.sections import Settings
 from firnmq.config.store import StoreConfig, load_store_config
 from firnmq.config.tiering import TieringConfig, load_tiering_config
@@ -29,6 +30,7 @@ __all__ = [
     "Settings",
     "StorageType",
     "StoreConfig",
+    "StoreOptions",
     "Tiering",
     "TieringConfig",
     "TopicConfig",

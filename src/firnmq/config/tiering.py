@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from firnmq.config.object_store import StoreOptions
 from firnmq.config.sections import Settings
 from firnmq.errors import InvalidArgument
 
@@ -16,39 +17,24 @@ _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TieringConfig:
-    """Where sealed segments of topics with `tiering=on` are copied to, and how fast."""
+class TieringConfig(StoreOptions):
+    """Where sealed segments of topics with `tiering=on` are copied to, and how fast.
+
+    Secrets are better given as FIRN_TIERING_SECRET_KEY or AWS_SECRET_ACCESS_KEY than in a file.
+    """
 
     url: str | None = None
     """`file:///path`, `s3://bucket/prefix`, `gs://`, `az://` or `hdfs://`. None: no tiering."""
     cluster: str | None = None
     """Name under which objects are kept, for stores that several clusters share. None: the one the
     data directory had before, else a random one. A directory keeps the first it was given."""
-    endpoint: str | None = None
-    """Address of an S3 server that is not AWS, such as http://127.0.0.1:8333."""
-    region: str | None = None
-    access_key: str | None = None
-    """None: from the environment, as the store's own tools find it (AWS_ACCESS_KEY_ID, …)."""
-    secret_key: str | None = field(default=None, repr=False)
-    """Better given as FIRN_TIERING_SECRET_KEY or AWS_SECRET_ACCESS_KEY than in a file."""
-    session_token: str | None = field(default=None, repr=False)
-    credentials_file: str | None = None
-    """Google: a service account's key file."""
-    allow_http: bool = False
-    """Talk to an endpoint without TLS."""
-    timeout_ms: int = 20_000
-    """A request that has not ended by then has failed. A stopped server never answers."""
-    connect_timeout_ms: int = 5_000
-    retries: int = 3
-    """How often a request that may be repeated is repeated at once, before its failure counts."""
-    retry_timeout_ms: int = 30_000
-    """No such repetition begins later than this after the first try."""
     cache_directory: Path | None = None
     """Chunks that were read from the store. None: `tier-cache` in the data directory."""
     cache_bytes: int = 1024 * _MIB
     """Bytes the cache may hold; the least recently read go first."""
     read_bytes_per_s: int | None = None
-    """Bytes a second that cold reads may fetch. None: no limit."""
+    """Bytes a second that cold reads may fetch. None: no limit. A gigabyte costs about two seconds
+    of a processor, which appends feel where there are only two and both are busy."""
     upload_bytes_per_s: int | None = None
     """Bytes a second that uploads may send. None: no limit."""
     parallel_uploads: int = 2
@@ -62,6 +48,9 @@ class TieringConfig:
     retry_ms: int = 500
     """Wait after a first failure; doubles with each further one."""
     retry_ms_max: int = 60_000
+    offsets_ms: int | None = 60_000
+    """Time between looks whether groups have committed other offsets in tiered topics, which then
+    go to the store: what a recovery may lose of them. None: only when the node ends."""
     read_back: bool = False
     """Read every uploaded segment again and compare its CRC before it counts as copied. Costs as
     many bytes of reading as were written; else sizes and the store's own checksums are compared."""
@@ -71,6 +60,7 @@ class TieringConfig:
     """Objects younger than this, by the store's own clock, are never removed by a scrub."""
 
     def __post_init__(self) -> None:
+        StoreOptions.__post_init__(self)
         if self.cluster is not None and not _CLUSTER_NAME.fullmatch(self.cluster):
             raise InvalidArgument(
                 "tiering.cluster",
@@ -98,7 +88,6 @@ def load_tiering_config(
 
 
 _POSITIVE = (
-    *("timeout_ms", "connect_timeout_ms", "retry_timeout_ms", "cache_bytes", "read_bytes_per_s"),
-    *("upload_bytes_per_s", "parallel_uploads", "backlog_bytes", "interval_ms"),
-    *("retry_ms", "retry_ms_max", "scrub_ms"),
+    *("cache_bytes", "read_bytes_per_s", "upload_bytes_per_s", "parallel_uploads"),
+    *("backlog_bytes", "interval_ms", "retry_ms", "retry_ms_max", "scrub_ms", "offsets_ms"),
 )

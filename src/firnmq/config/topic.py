@@ -168,6 +168,21 @@ class TopicConfig:
                 "max.compaction.lag.ms", "must not be below min.compaction.lag.ms"
             )
 
+    def check_new(self) -> None:
+        """InvalidArgument if a topic cannot be given these options now.
+
+        Topics that have them from before are opened all the same: what is kept longest decides.
+        """
+        for local, total in _LOCAL_LIMITS:
+            here, kept = getattr(self, local), getattr(self, total)
+            if here is not None and kept is not None and here > kept:
+                raise InvalidArgument(
+                    option_name(local),
+                    f"is {here:,}, above {option_name(total)}, which is {kept:,}: what is kept no "
+                    f"longer than that cannot stay here longer; lower it, or raise "
+                    f"{option_name(total)}",
+                )
+
     @property
     def is_tiered(self) -> bool:
         return self.tiering is Tiering.ON
@@ -211,6 +226,10 @@ def option_name(field: str) -> str:
 _NO_HEADER = b"\xff"
 """Names of headers are UTF-8, and this is not."""
 
+_LOCAL_LIMITS = (
+    ("local_retention_ms", "retention_ms"),
+    ("local_retention_bytes", "retention_bytes"),
+)
 _BOUNDS: dict[str, tuple[int, int]] = {
     "segment_bytes": (KIB, 4 * GIB),
     "segment_ms": (1, 2**53),

@@ -386,6 +386,11 @@ class LogEngine:
         there any more, and nothing was changed."""
         return self._of_copy(shard, lambda log: tiered.abandon_copy(log, seq, upload_id))
 
+    def lose_copy(self, shard: str, seq: int, upload_id: str) -> TierCopy | None:
+        """Forgets a finished copy that is not whole any more, so that another can be made; None if
+        the segment is not here as well, or has another copy by now, and nothing was changed."""
+        return self._of_copy(shard, lambda log: tiered.lose_copy(log, seq, upload_id))
+
     def sealed_source(self, shard: str, seq: int) -> SealedSource:
         """What an uploader reads; StaleEpoch if the segment is not here."""
 

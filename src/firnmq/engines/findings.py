@@ -68,8 +68,12 @@ class Verification:
     """Index entries the data call for."""
     findings: tuple[Finding, ...]
     store_only_count: int = 0
-    """Segments that are only in the object store, which are not read."""
+    """Segments that are only in the object store."""
     store_only_bytes: int = 0
+    checked_copy_count: int = 0
+    """Those of them whose copies were checked."""
+    store_failure: str | None = None
+    """Why the rest could not be checked, if the store was asked."""
 
 
 class Notes:
@@ -85,6 +89,8 @@ class Notes:
         self.entry_count = 0
         self.store_only_count = 0
         self.store_only_bytes = 0
+        self.checked_copy_count = 0
+        self.store_failure: str | None = None
 
     def add(
         self,
@@ -115,6 +121,8 @@ class Notes:
             findings=(*self._findings, *rest),
             store_only_count=self.store_only_count,
             store_only_bytes=self.store_only_bytes,
+            checked_copy_count=self.checked_copy_count,
+            store_failure=self.store_failure,
         )
 
     def _finding(

@@ -27,7 +27,7 @@ class SegmentState(Enum):
 TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
     SegmentState.ACTIVE: frozenset({SegmentState.SEALED}),
     SegmentState.SEALED: frozenset({SegmentState.TIERED, SegmentState.DELETED}),
-    SegmentState.TIERED: frozenset({SegmentState.DELETED}),
+    SegmentState.TIERED: frozenset({SegmentState.SEALED, SegmentState.DELETED}),
     SegmentState.DELETED: frozenset(),
 }
 """From each state, where a segment can go. Everything else is a defect."""
@@ -139,6 +139,12 @@ class SegmentMeta:
     def become_tiered(self, copy: TierCopy) -> SegmentMeta:
         """The same segment, its copy finished."""
         return self._become(SegmentState.TIERED, tier=copy)
+
+    def become_untiered(self) -> SegmentMeta:
+        """The same segment without its copy, which is not whole any more; it must be here."""
+        if not self.is_local or self.state is not SegmentState.TIERED:
+            raise IllegalTransition(f"segment {self.seq} has no copy to do without")
+        return self._become(SegmentState.SEALED, tier=None)
 
     def become_remote(self) -> SegmentMeta:
         """The same tiered segment, only in the store."""

@@ -53,6 +53,21 @@ def abandon_copy(log: ShardLog, seq: int, upload_id: str) -> bool:
     return True
 
 
+def lose_copy(log: ShardLog, seq: int, upload_id: str) -> TierCopy | None:
+    """Makes a segment whose copy is not whole any more a sealed one again, to be copied anew; the
+    copy that it had, None if nothing was changed. Only one that is here can do without."""
+    try:
+        segment = sealed_segment(log, seq)
+    except StaleEpoch:
+        return None
+    meta = segment.meta
+    is_same = meta.tier is not None and meta.tier.upload_id == upload_id
+    if not is_same or meta.state is not SegmentState.TIERED or not meta.is_local:
+        return None
+    log.change_copy(segment, meta.become_untiered())
+    return meta.tier
+
+
 def become_remote(log: ShardLog, seq: int) -> Segment | None:
     """Shows readers the copy in the store instead of what is here, which then can go.
 

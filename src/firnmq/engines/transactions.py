@@ -100,6 +100,11 @@ class AbortedTransactions:
                 break
         return sorted(found, key=lambda each: each.first_offset)
 
+    def has_marker_in(self, start_offset: int, end_offset: int) -> bool:
+        """Whether one of them ended in [start, end)."""
+        number = bisect_left(self._entries, start_offset, key=_last_offset)
+        return number < len(self._entries) and self._entries[number].last_offset < end_offset
+
     def hiding(self, start_offset: int, end_offset: int) -> HiddenBatches | None:
         """What to pass over in [start, end); None if that is nothing."""
         if not self._entries:

@@ -9,7 +9,7 @@ At most one batch and `ENTRIES_PER_PASS` index entries are in memory at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.tier import Unreachable
 from firnmq.engines.verify_producers import ProducerCheck
 from firnmq.engines.verify_segment import SegmentCheck, bytes_to_check
-from firnmq.errors import Corruption
+from firnmq.errors import Corruption, StoreError
 from firnmq.index import RocksSegmentIndex
 from firnmq.index.layout import ABORTED, NO_SEGMENT, PREFIX, PRODUCER, segment_range
 from firnmq.record.selection import OFFSET_END
@@ -31,8 +31,9 @@ from firnmq.record.selection import OFFSET_END
 __all__ = ["CopyCheck", "Finding", "FindingKind", "Progress", "Verification", "Verifier"]
 
 _OPENING_REMOVES = "the next opening for use removes them"
-CopyCheck = Callable[[ShardSpec, SegmentMeta], str | None]
-"""Compares a segment's objects with their manifest; says what is wrong, None if nothing is."""
+CopyCheck = Callable[[ShardSpec, Sequence[SegmentMeta]], Iterable[str | None]]
+"""Compares objects of a shard's segments with what is known of them; for each in order what is
+wrong, None if nothing is. StoreError if the store cannot be asked."""
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes there are."""
 
@@ -61,11 +62,11 @@ class Verifier:
         self,
         shard: str,
         progress: Progress | None = None,
-        check_copy: CopyCheck | None = None,
+        check_copies: CopyCheck | None = None,
     ) -> Verification:
         """Checks one shard; a shard that is not there is a finding too.
 
-        Segments that are only in the object store are counted, and checked by `check_copy` if
+        Segments that are only in the object store are counted, and checked by `check_copies` if
         that is given.
         """
         notes = Notes(shard)
@@ -107,7 +108,6 @@ class Verifier:
         is_whole = True
         for segment in live:
             if not segment.meta.is_local:
-                self._check_copy(spec, segment, notes, check_copy)
                 end_offset = segment.meta.end_offset
                 continue
             check = SegmentCheck(spec, segment, self._kv, notes, producers)
@@ -117,18 +117,24 @@ class Verifier:
                     progress(done, max(total, done))
             end_offset = check.end_offset
             is_whole = is_whole and check.is_whole
+        self._check_copies(spec, [s for s in live if not s.meta.is_local], notes, check_copies)
         if is_whole and (upto_offset <= end_offset or is_memory):
             producers.finish(has_producers=not is_memory)
         self._check_bounds(spec, notes, first_offset, end_offset, is_memory=is_memory)
         self._check_strays(spec, segments, known, notes)
         return notes.verification(len(live))
 
-    def size_bytes(self, shard: str) -> int:
-        """Bytes that checking the shard will read, for a progress bar over many shards."""
+    def size_bytes(self, shard: str, *, with_cold: bool = False) -> int:
+        """Bytes that checking the shard will read, for a progress bar over many shards; also what
+        is only in the object store, if that is to be read."""
         for spec in self._state.shards():
             if spec.name == shard:
                 try:
-                    return sum(map(bytes_to_check, self._segments(spec)))
+                    segments = self._segments(spec)
+                    cold = [s.meta for s in segments if with_cold and not s.meta.is_local]
+                    return sum(map(bytes_to_check, segments)) + sum(
+                        meta.length + (meta.tier.index_length if meta.tier else 0) for meta in cold
+                    )
                 except Corruption:
                     return 0  # Checking it will say so.
         return 0
@@ -164,14 +170,21 @@ class Verifier:
             for meta in self._state.chain(spec.uid)
         ]
 
-    def _check_copy(
-        self, spec: ShardSpec, segment: Segment, notes: Notes, check: CopyCheck | None
+    def _check_copies(
+        self, spec: ShardSpec, cold: list[Segment], notes: Notes, check: CopyCheck | None
     ) -> None:
-        notes.store_only_count += 1
-        notes.store_only_bytes += segment.meta.length
-        wrong = None if check is None else check(spec, segment.meta)
-        if wrong is not None:
-            notes.add(FindingKind.STORE, wrong, segment.bytes.where, seq=segment.meta.seq)
+        notes.store_only_count = len(cold)
+        notes.store_only_bytes = sum(segment.meta.length for segment in cold)
+        if check is None or not cold:
+            return
+        try:
+            outcomes = check(spec, [segment.meta for segment in cold])
+            for segment, wrong in zip(cold, outcomes, strict=True):
+                notes.checked_copy_count += 1
+                if wrong is not None:
+                    notes.add(FindingKind.STORE, wrong, segment.bytes.where, seq=segment.meta.seq)
+        except StoreError as error:  # What is here was checked all the same.
+            notes.store_failure = str(error)
 
     def _check_tiling(
         self, spec: ShardSpec, live: list[Segment], notes: Notes, *, needs_active: bool

@@ -15,6 +15,7 @@ from firnmq.adapter import (
     OffsetManager,
     OffsetStorageManager,
     StorageDriverManager,
+    Topic,
     TopicCatalog,
 )
 from firnmq.adapter.catalog import TOPIC_WAIT_S
@@ -82,6 +83,7 @@ class LocalStore:
         self._cold = cold
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
+        self._tells_of_no_store = False
         self.tier: Tier | None = None
         self.path = path
         self.config = config or StoreConfig()
@@ -205,12 +207,7 @@ class LocalStore:
             directory=path / SEGMENT_DIRECTORY,
             memory_log=memory.log,
         )
-        strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
-        self.offsets = OffsetManager(strategy(self.kv), clock)
-        self.manager = StorageDriverManager(
-            self.catalog, self.offsets, clock, {name: self._factory(name) for name in self.engines}
-        )
-        opened.callback(self.manager.close)
+        self._open_manager(opened, cache_offsets=cache_offsets)
         for engine in self.engines.values():
             opened.callback(engine.close)
         for name, factory in adapters.items():
@@ -219,6 +216,18 @@ class LocalStore:
             _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
+    def _open_manager(self, opened: ExitStack, *, cache_offsets: bool) -> None:
+        strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
+        self.offsets = OffsetManager(strategy(self.kv), self.clock)
+        self.manager = StorageDriverManager(
+            self.catalog,
+            self.offsets,
+            self.clock,
+            {name: self._factory(name) for name in self.engines},
+            on_options=self._judge_tiering,
+        )
+        opened.callback(self.manager.close)
+
     def _begin_tiering(self, opened: ExitStack, *, moves: bool) -> None:
         if self.tier is not None:
             mover = self.tier.mover_for(self)
@@ -226,9 +235,20 @@ class LocalStore:
             if moves:
                 mover.start()
             return
-        waiting = [topic.name for topic in self.catalog.topics() if topic.config.is_tiered]
-        if waiting and moves:
-            _log.warning("tiering_without_store", topics=len(waiting), hint="set [tiering] url")
+        self._tells_of_no_store = moves
+        self._judge_tiering(*self.catalog.topics())
+
+    def _judge_tiering(self, *topics: Topic) -> None:
+        """Says so if segments of topics are to be copied and there is nowhere to."""
+        names = [topic.name for topic in topics if topic.config.is_tiered]
+        if names and self._tells_of_no_store:
+            _log.warning(
+                "tiering_without_store",
+                topics=len(names),
+                first=names[0],
+                effect="segments stay here and are copied nowhere",
+                hint="set url in [tiering], or FIRN_TIERING_URL, and start again",
+            )
 
     def _factory(self, storage_type: str) -> AdapterFactory:
         engine = self.engines[storage_type]

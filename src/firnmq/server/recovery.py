@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from firnmq.adapter import CommittedOffset
 from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, TieringConfig
@@ -42,10 +43,11 @@ from firnmq.meta.records import (
 )
 from firnmq.server.identity import directory_id
 from firnmq.server.local import LocalStore
-from firnmq.server.tier import open_object_store
-from firnmq.tiering.manifest import SegmentManifest
+from firnmq.server.tier import existing_object_store
+from firnmq.tiering.manifest import SegmentManifest, StoredOffset
 from firnmq.tiering.ownership import Ownership, cluster_of
 from firnmq.tiering.recover import (
+    ClampedOffset,
     FoundCluster,
     FoundShard,
     FoundTopic,
@@ -72,6 +74,8 @@ class RecoveredShard(msgspec.Struct, frozen=True, kw_only=True):
     """Records and keys that were deleted and stay so."""
     aborted_transactions: list[int]
     """Producer ids of transactions that were open at the end, and were aborted."""
+    doubtful_transactions: list[int]
+    """Producer ids of transactions whose end is lost in a gap, and which count as aborted."""
 
 
 class RecoveredTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,13 +97,19 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     passed_over: list[str]
     not_in_the_store: list[str]
     """What a store never holds."""
+    groups: list[str] = []
+    """Consumer groups that have their committed offsets again."""
+    groups_written_ms: int | None = None
+    """When those offsets were written; what was committed later is lost."""
+    clamped_offsets: list[ClampedOffset] = []
+    """Offsets beyond what was recovered: their groups go on where the shards end now."""
 
 
 _NEVER_THERE = [
     "records that were not in a sealed and uploaded segment: from each shard's end_offset on",
     "deletions of the last seconds before the loss",
-    "committed offsets of consumer groups",
-    "users and their passwords",
+    "offsets that groups committed in the last minute before the loss",
+    "users and their passwords, which do not belong in a bucket: firn user add makes them anew",
     "topics without tiering",
 ]
 
@@ -111,7 +121,7 @@ def recover_directory(
     dry_run: bool = False,
     skip_gaps: bool = False,
     clock: Clock | None = None,
-    open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
+    open_objects: Callable[[TieringConfig], ObjectStore] = existing_object_store,
 ) -> Recovery:
     """Makes a data directory with all that the store has of a cluster.
 
@@ -180,6 +190,19 @@ def _write(local: LocalStore, found: FoundCluster) -> None:
     _put(local, {NEXT_UID: Counter(value=uid + 1)})
     _put(local, {topic_key(each.manifest.topic): _topic_record(each) for each in found.topics})
     ProducerIds(local.kv).skip_to(highest_producer + 1)
+    for group, offsets in found.committed()[0].items():
+        local.offsets.commit_entries(
+            group, {shard: _committed_offset(entry) for shard, entry in offsets.items()}
+        )
+
+
+def _committed_offset(entry: StoredOffset) -> CommittedOffset:
+    return CommittedOffset(
+        offset=entry.offset,
+        metadata=entry.metadata,
+        committed_ms=entry.committed_ms,
+        leader_epoch=entry.leader_epoch,
+    )
 
 
 def _put(local: LocalStore, records: Mapping[str, Record]) -> None:
@@ -334,6 +357,7 @@ def _open_transactions(
 
 
 def _report(path: Path, found: FoundCluster, url: str, *, is_dry_run: bool) -> Recovery:
+    groups, clamped = found.committed()
     return Recovery(
         url=url,
         cluster=found.cluster,
@@ -350,6 +374,9 @@ def _report(path: Path, found: FoundCluster, url: str, *, is_dry_run: bool) -> R
         gaps=found.gaps(),
         passed_over=found.passed_over,
         not_in_the_store=_NEVER_THERE,
+        groups=sorted(groups),
+        groups_written_ms=None if found.groups is None else found.groups.written_ms,
+        clamped_offsets=clamped,
     )
 
 
@@ -365,4 +392,5 @@ def _shard_row(shard: FoundShard) -> RecoveredShard:
         last_upload_ms=max((each.uploaded_ms for each in shard.segments), default=None),
         deleted_count=len(shard.holes) + len(shard.dead_keys),
         aborted_transactions=[each.producer_id for each in shard.open_transactions],
+        doubtful_transactions=[each.producer_id for each in shard.doubtful],
     )

@@ -91,4 +91,6 @@ def load_node_config(
 def _topic_defaults(settings: Settings) -> TopicConfig:
     base = KafkaConfig().topic_defaults
     options = settings.options("topic_defaults", prefix="TOPIC_DEFAULTS_", known=base.options())
-    return base.with_options(options)
+    defaults = base.with_options(options)
+    defaults.check_new()
+    return defaults

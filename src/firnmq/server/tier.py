@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firnmq.adapter import OffsetManager
 from firnmq.config import TieringConfig
 from firnmq.server.identity import directory_id
 from firnmq.tiering.cold import ColdStorage
+from firnmq.tiering.groups import GroupOffsets
+from firnmq.tiering.manifest import StoredOffset
 from firnmq.tiering.mover import TierMover
 from firnmq.tiering.ownership import cluster_of
 from firnmq.tiering.rate import RateLimiter
-from firnmq.tiering.stores import ObjectStore, StoreOptions, open_store
+from firnmq.tiering.stores import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from firnmq.server.local import LocalStore
@@ -23,22 +26,14 @@ CACHE_DIRECTORY = "tier-cache"
 def open_object_store(config: TieringConfig) -> ObjectStore:
     """The store of a configuration that names one. Nothing is asked of it yet."""
     assert config.url is not None, "there is a store only where there is a URL"
-    return open_store(
-        config.url,
-        StoreOptions(
-            endpoint=config.endpoint,
-            region=config.region,
-            access_key=config.access_key,
-            secret_key=config.secret_key,
-            session_token=config.session_token,
-            credentials_file=config.credentials_file,
-            allow_http=config.allow_http,
-            connect_timeout_ms=config.connect_timeout_ms,
-            timeout_ms=config.timeout_ms,
-            retries=config.retries,
-            retry_timeout_ms=config.retry_timeout_ms,
-        ),
-    )
+    return open_store(config.url, config)
+
+
+def existing_object_store(config: TieringConfig) -> ObjectStore:
+    """The same, for those who only look: a directory that is not there is not made, and whatever
+    is asked of it raises StoreUnavailable."""
+    assert config.url is not None, "there is a store only where there is a URL"
+    return open_store(config.url, config, creates=False)
 
 
 class Tier:
@@ -74,9 +69,25 @@ class Tier:
             config=self.config,
             clock=local.clock,
             cold=self.cold,
+            groups=lambda: _committed(local.offsets),
         )
         return self.mover
 
     def close(self) -> None:
         self.cold.close()
         self.store.close()
+
+
+def _committed(offsets: OffsetManager) -> GroupOffsets:
+    return {
+        group: {
+            shard: StoredOffset(
+                offset=entry.offset,
+                committed_ms=entry.committed_ms,
+                leader_epoch=entry.leader_epoch,
+                metadata=entry.metadata,
+            )
+            for shard, entry in offsets.committed(group).items()
+        }
+        for group in offsets.groups()
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -77,7 +78,9 @@ class SeaweedServer:
         return StoreOptions(**fields)  # type: ignore[arg-type]
 
     def pause(self) -> None:
+        """Returns when it stands still: a signal alone lets its threads answer for a while."""
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)

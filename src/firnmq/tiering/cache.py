@@ -126,7 +126,11 @@ class ChunkCache:
         self.piece_bytes = piece_bytes
         self._threads_max = threads
         self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
+        # One for each who waits, so that nobody is woken for nothing: every thread that wakes
+        # wants the interpreter's lock, which those who append need as well.
+        self._has_queued = threading.Condition(self._lock)
+        self._has_to_write = threading.Condition(self._lock)
+        self._has_written = threading.Condition(self._lock)
         self._memory: ExtentTable[Buffer] = ExtentTable(piece_bytes)
         """What came first goes first: by use, what a scan has read would displace what it is about
         to read. What is read again and again is on the disk, and in the page cache."""
@@ -207,21 +211,24 @@ class ChunkCache:
 
     def prefetch(self, part: ObjectPart, start: int, end: int) -> None:
         """Has threads fetch what is missing of these bytes; returns at once."""
-        end = min(end, part.length)
+        name, end = part.name, min(end, part.length)
+        queued_count = 0
         with self._lock:
             if self._is_closed:
                 return
             while start < end and len(self._queue) < _QUEUED_MAX:
                 piece = start // self.piece_bytes
-                known = self._memory.holds(part.name, piece) or (part.name, piece) in self._flights
-                if known:
-                    start = (piece + 1) * self.piece_bytes
+                known = self._memory.find(name, piece) or self._flights.get((name, piece))
+                if known is not None:
+                    start = known.start + known.size
                     continue
                 flight = self._begin(part, piece, end)
                 self._queue.append(flight)
+                queued_count += 1
                 start = flight.start + flight.size
-            self._start_threads()
-            self._wake.notify_all()
+            if queued_count:
+                self._start_threads()
+                self._has_queued.notify(queued_count)
 
     def put(self, part: ObjectPart, data: Buffer) -> None:
         """Takes in a whole part that the caller has."""
@@ -244,7 +251,7 @@ class ChunkCache:
                     flight.is_unwanted = True
             # What is being written now has to be found below.
             while self._being_written is not None and self._being_written.part == part:
-                self._wake.wait()
+                self._has_written.wait()
         self._files(part).forget(part.name)
 
     def where(self, part: ObjectPart) -> str:
@@ -374,17 +381,17 @@ class ChunkCache:
                 self._to_write_bytes += flight.size
                 if self._writer is None:
                     self._writer = self._started(self._write_behind, "firn-cold-write")
-                self._wake.notify_all()
+                self._has_to_write.notify()
 
     def _write_behind(self) -> None:
         while True:
             with self._lock:
                 self._being_written = None
-                self._wake.notify_all()
+                self._has_written.notify_all()
                 while not self._to_write:
                     if self._is_closed:
                         return
-                    self._wake.wait()
+                    self._has_to_write.wait()
                 flight = self._to_write.popleft()
                 self._to_write_bytes -= flight.size
                 if flight.is_unwanted or flight.data is None:
@@ -399,7 +406,7 @@ class ChunkCache:
         """Waits until all that is to be written has been."""
         with self._lock:
             while self._to_write or self._being_written is not None:
-                self._wake.wait()
+                self._has_written.wait()
 
     def _files(self, part: ObjectPart) -> CacheFiles:
         return self._head_files if part.is_head else self._data_files
@@ -437,7 +444,7 @@ class ChunkCache:
                         return flight
                 if self._is_closed:
                     return None
-                self._wake.wait()
+                self._has_queued.wait()
 
     def close(self) -> None:
         """Stops all threads. What is to be written is; what has not been begun is not fetched."""
@@ -449,7 +456,8 @@ class ChunkCache:
             for flight in abandoned:
                 flight.state = _FlightState.RUNNING
                 flight.error = Closed("the cache of cold segments is closed")
-            self._wake.notify_all()
+            self._has_queued.notify_all()
+            self._has_to_write.notify_all()
         for flight in abandoned:
             self._settle(flight)
         for thread in self._threads:

@@ -41,6 +41,10 @@ class CacheFiles:
         self._names: dict[str, str] = {}
         self._last_use = 0
         self._is_direct = hasattr(os, "O_DIRECT")
+        self._pages: mmap.mmap | None = None
+        """What is written goes through here. Kept: new pages for each file would cost as much of
+        the processor as all the rest."""
+        self._pages_lock = threading.Lock()
         self.evicted_count = 0
         self.failed_write_count = 0
         self.corrupt_count = 0
@@ -92,8 +96,11 @@ class CacheFiles:
         path = self._path(extent)
         unfinished = path.with_name(path.name + _UNFINISHED)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._write_all(unfinished, data)
+            try:
+                self._write_all(unfinished, data)
+            except FileNotFoundError:  # It is the first one there.
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._write_all(unfinished, data)
             self._note_use(unfinished)
             unfinished.rename(path)
         except OSError:
@@ -109,15 +116,18 @@ class CacheFiles:
         return True
 
     def _write_all(self, path: Path, data: Buffer) -> None:
-        if self._is_direct:
-            try:
-                _write_considerately(path, data, os.O_DIRECT)
-                return
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self._is_direct = False  # The file system has no such writes.
-        _write_considerately(path, data)
+        with self._pages_lock:
+            if self._pages is None:
+                self._pages = mmap.mmap(-1, _SLICE_BYTES)
+            if self._is_direct:
+                try:
+                    _write_considerately(path, data, self._pages, os.O_DIRECT)
+                    return
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    self._is_direct = False  # The file system has no such writes.
+            _write_considerately(path, data, self._pages)
 
     def forget(self, part: str) -> None:
         """Removes all extents of a part."""
@@ -187,17 +197,18 @@ class CacheFiles:
         return self._directory / extent.part / name
 
 
-def _write_considerately(path: Path, data: Buffer, flags: int = 0) -> None:
+def _write_considerately(path: Path, data: Buffer, pages: mmap.mmap, flags: int = 0) -> None:
     """Writes a file so that others who need the device at the same time hardly notice.
 
     Past the page cache, since its write-back comes in bursts for which every sync on the device
-    waits; and a little at a time, each time pausing for as long as it took.
+    waits; and a little at a time, through the given pages, each time pausing for as long as it
+    took.
     """
     view, size = memoryview(data), len(data)
     flags |= os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     descriptor = os.open(path, flags, _OPEN_MODE)
     try:
-        with mmap.mmap(-1, _SLICE_BYTES) as pages, memoryview(pages) as aligned:
+        with memoryview(pages) as aligned:
             for start in range(0, size, _SLICE_BYTES):
                 part = view[start : start + _SLICE_BYTES]
                 aligned[: len(part)] = part

@@ -125,8 +125,11 @@ class ColdStorage:
         self._cache.close()
 
     def read(self, bytes_of: ColdBytes, position: int, size: int) -> Buffer:
-        """Bytes from a batch border on: at least the first batch if `size` has room for it, and
-        fewer than asked for only where nobody has read just before."""
+        """Bytes from a batch border on: at least the first batch if `size` has room for it.
+
+        Fewer than asked for come where nobody has read just before, and where a chunk ends: what
+        reaches into the next one has to be copied, so only the batch in between does.
+        """
         part, cache = bytes_of.part, self._cache
         wanted = min(size, part.length - position)
         if wanted <= 0:
@@ -143,6 +146,15 @@ class ColdStorage:
         self._read_ahead.move(
             part, position, position + wanted, None if following is None else following.part
         )
+        left = cache.chunk_bytes - position % cache.chunk_bytes
+        if wanted > left:
+            cache.prefetch(part, position + left, position + wanted)
+            data = cache.read(part, position, left)
+            batch_bytes = _batch_bytes(data)
+            if 0 < batch_bytes <= left:
+                return data
+            if batch_bytes:
+                wanted = min(wanted, batch_bytes)
         return cache.read(part, position, wanted)
 
     def read_nowait(self, part: ObjectPart, position: int, size: int) -> Buffer | None:

@@ -7,12 +7,14 @@ together; the last one of an object may end early.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 
-class ObjectPart(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ObjectPart:
     """Bytes of an object that are cached on their own: all of it, or the head or rest of one."""
 
     key: str
@@ -22,11 +24,12 @@ class ObjectPart(NamedTuple):
     length: int
     is_head: bool = False
     """Small and needed first: kept in a place of its own."""
+    name: str = field(init=False, compare=False)
+    """Tells it apart from other parts. Made once: everything that is cached is found by it."""
 
-    @property
-    def name(self) -> str:
-        """Tells it apart from other parts."""
-        return f"{self.key}@{self.start}" + ("h" if self.is_head else "")
+    def __post_init__(self) -> None:
+        name = f"{self.key}@{self.start}" + ("h" if self.is_head else "")
+        object.__setattr__(self, "name", name)
 
 
 class Extent(NamedTuple, Generic[T]):

@@ -42,6 +42,9 @@ _MANIFEST_KEY = re.compile(
 )
 
 
+_GROUPS_KEY = re.compile(rf"groups/(?P<cluster>{_NAME})/(?P<number>{_NUMBER})\.mf", re.ASCII)
+
+
 class SegmentObject(NamedTuple):
     """What the name of a segment's object says."""
 
@@ -110,6 +113,23 @@ def cluster_manifest_prefix(cluster: str) -> str:
     """What the names of all topics' and shards' manifests of a cluster begin with."""
     _check_cluster(cluster)
     return f"{MANIFESTS}{_guarded(cluster)}/"
+
+
+def groups_prefix(cluster: str) -> str:
+    """What the names of objects with the groups' offsets of a cluster begin with."""
+    _check_cluster(cluster)
+    return f"groups/{_guarded(cluster)}/"
+
+
+def groups_key(cluster: str, number: int) -> str:
+    return _checked_length(f"{groups_prefix(cluster)}{number:020d}.mf")
+
+
+def parse_groups(key: str) -> tuple[str, int] | None:
+    """Cluster and number of an object with groups' offsets; None if it is not one of ours."""
+    found = _GROUPS_KEY.fullmatch(key)
+    cluster = None if found is None else _unguarded(found["cluster"])
+    return None if found is None or cluster is None else (cluster, int(found["number"]))
 
 
 def parse(key: str) -> SegmentObject | None:

@@ -129,10 +129,27 @@ class TierLedger:
         return at in self._tiered or at in self._sealed.get(_topic_id(at), ())
 
     def waiting(self) -> list[tuple[SegmentId, SegmentRecord]]:
-        """Sealed segments of tiered topics that have no finished copy, oldest first."""
+        """Sealed segments of tiered topics that have no finished copy, oldest first; those of a
+        shard in their own order, whatever the clock did meanwhile."""
         with self._lock:
-            found = list(self._waiting())
-        return sorted(found, key=lambda each: (each[1].sealed_ms, each[0]))
+            found = sorted(self._waiting(), key=lambda each: each[0])
+        ages: dict[SegmentId, int] = {}
+        latest: dict[str, int] = {}
+        for at, record in found:
+            latest[at.shard] = ages[at] = max(record.sealed_ms, latest.get(at.shard, -1))
+        return sorted(found, key=lambda each: (ages[each[0]], each[0]))
+
+    def waiting_before(self, at: SegmentId) -> list[SegmentId]:
+        """Those of the same shard that wait and are older."""
+        topic_id = _topic_id(at)
+        with self._lock:
+            return sorted(
+                other
+                for other, record in self._sealed.get(topic_id, {}).items()
+                if other.shard == at.shard
+                and other.seq < at.seq
+                and self._is_to_upload(topic_id, record)
+            )
 
     def waiting_bytes(self) -> int:
         """Sealed bytes of tiered topics that have no finished copy."""

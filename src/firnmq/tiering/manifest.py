@@ -227,3 +227,25 @@ class TopicManifest(Manifest, frozen=True, kw_only=True):
     shard_count: int
     options: dict[str, str | None]
     """Every option as text, None where there is no limit."""
+
+
+class StoredOffset(msgspec.Struct, frozen=True, array_like=True):
+    """What a group has committed in a shard."""
+
+    offset: int
+    """The one that it reads next."""
+    committed_ms: int
+    leader_epoch: int = -1
+    metadata: str | None = None
+
+
+class GroupsManifest(Manifest, frozen=True, kw_only=True):
+    """What consumer groups have committed. The one with the highest number counts."""
+
+    format: ClassVar[str] = "firn.groups"
+
+    cluster: str
+    number: int
+    written_ms: int
+    groups: dict[str, dict[str, StoredOffset]]
+    """By group, then by shard."""

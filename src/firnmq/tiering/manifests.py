@@ -29,7 +29,7 @@ _log = EventLogger("tiering")
 
 M = TypeVar("M", TopicManifest, ShardManifest)
 
-_NUMBERS_OF_A_CLAIM = 10**9
+NUMBERS_OF_A_CLAIM = 10**9
 """Manifests that one directory may write of a subject. Those of the next have higher numbers."""
 
 Subject = tuple[str, str | None]
@@ -128,7 +128,7 @@ class ManifestKeeper:
         numbers = self._listed(topic).setdefault(subject, [])
         # A directory that was replaced may go on for a moment: what it writes must not count, so
         # ours get numbers beyond its own, the first one even if nothing has changed.
-        before = (self._claim() - 1) * _NUMBERS_OF_A_CLAIM
+        before = (self._claim() - 1) * NUMBERS_OF_A_CLAIM
         if subject not in self._latest and numbers and numbers[-1] > before:
             stored = self._read(self._key(subject, topic, numbers[-1]), type(manifest))
             if stored is not None and self._same(stored, manifest):

@@ -4,6 +4,9 @@ One thread decides and does what is quick; uploads run in a few others. All it k
 metadata, so that a mover that begins anew goes on where the last one was killed. While the store
 cannot be reached, everything waits, longer each time, and one upload at a time finds out whether it
 is back.
+
+Long because what is uploaded next depends on everything else that is known here: what is under way,
+what has failed and when, what somebody asked for, and how the store is.
 """
 
 from __future__ import annotations
@@ -11,17 +14,20 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
+from firnmq.engines.segments import SegmentState
 from firnmq.engines.state import ShardState
-from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TierBacklogFull, TimedOut
+from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore
 from firnmq.meta.records import NODES, SegmentRecord
-from firnmq.tiering.ledger import NOTHING, SegmentId, TierLedger
+from firnmq.tiering.backlog import Backlog
+from firnmq.tiering.groups import GroupKeeper, GroupSource, no_groups
+from firnmq.tiering.ledger import SegmentId, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
 from firnmq.tiering.ownership import Ownership, Tenure
 from firnmq.tiering.patience import Patience
@@ -34,11 +40,12 @@ from firnmq.tiering.status import (
     FailureKind,
     MoverCounts,
     TierStatus,
-    TierTopic,
     WaitingSegment,
     kind_of,
+    topic_rows,
 )
 from firnmq.tiering.stores import ObjectStore
+from firnmq.tiering.upkeep import ManifestUpkeep
 from firnmq.tiering.uploader import SegmentUploader
 
 _log = EventLogger("tiering")
@@ -54,13 +61,11 @@ _PAUSE_S = 0.05
 """Between two rounds at least."""
 _LOOK_S = 1.0
 """How long whoever waits for uploads goes without looking again."""
-_MANIFESTS_S = 10.0
-"""Time between looks for changed starts and deletions of shards."""
-_OF_THE_STORE = (
-    *(FailureKind.UNAVAILABLE, FailureKind.DENIED),
-    *(FailureKind.NOT_OWNER, FailureKind.OTHER_STORE),
-)
-"""Failures that are not about one segment: everything waits."""
+_UNDER_WAY = "being uploaded"
+
+
+class _OlderFirst(FirnError):
+    """A copy cannot be finished yet: an older segment of the shard has none."""
 
 
 class TierMover:
@@ -80,6 +85,7 @@ class TierMover:
         config: TieringConfig,
         clock: Clock,
         cold: Primable | None = None,
+        groups: GroupSource = no_groups,
         monotonic: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
@@ -104,7 +110,6 @@ class TierMover:
         self._manifests = ManifestKeeper(
             store, cluster, clock, self._claim, before_write=self.tenure.confirm
         )
-        self._manifests_at_s: float | None = None
         self._uploader = self._new_uploader(store, cluster, config)
         self._patience = self._new_patience()
         self._lock = threading.Lock()
@@ -119,12 +124,13 @@ class TierMover:
         self._counts = MoverCounts()
         self._last_error: tuple[str, int, FailureKind] | None = None
         self._store_failure: FailureKind | None = None
-        self._is_holding = False
         self.ledger = TierLedger(cache)
+        self._backlog = Backlog(self.ledger, engines.values(), config.backlog_bytes)
         self._left_over = {
             record.tier.upload_id for _, record in self.ledger.waiting() if record.tier is not None
         }
         """Begun in an earlier life of this directory: nobody else will finish them."""
+        self.upkeep = self._new_upkeep(groups)
         self._remover = self._new_remover(graves)
         self.scrubber = Scrubber(store, cluster, meta, clock, grace_ms=config.scrub_grace_ms)
         self._scrubbed_at_s = monotonic()
@@ -132,7 +138,27 @@ class TierMover:
         self._upload_threads: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
-        self._judge_backlog()
+        self._backlog.judge()
+
+    def _new_upkeep(self, groups: GroupSource) -> ManifestUpkeep:
+        return ManifestUpkeep(
+            ledger=self.ledger,
+            manifests=self._manifests,
+            tenure=self.tenure,
+            state=self._state,
+            catch_up=self._catch_up,
+            is_stopping=self._stopping.is_set,
+            monotonic=self._monotonic,
+            keeper=GroupKeeper(
+                self._store,
+                self._cluster,
+                self._clock,
+                self._claim,
+                before_write=self.tenure.confirm,
+            ),
+            groups=groups,
+            groups_ms=self._config.offsets_ms,
+        )
 
     def _new_remover(self, graves: GraveYard) -> Remover:
         return Remover(
@@ -140,6 +166,7 @@ class TierMover:
             engines=self._engines,
             uploader=self._uploader,
             manifests=self._manifests,
+            upkeep=self.upkeep,
             state=self._state,
             graves=graves,
             clock=self._clock,
@@ -155,8 +182,10 @@ class TierMover:
         """Breaks off what is under way; the next mover takes it up. Stopping twice is no error.
 
         A call that the store does not answer is not waited for: it changes nothing when it returns,
-        since the engines are closed by then and what it has written is known by name.
+        since the engines are closed by then and what it has written is known by name. What has
+        changed of shards goes to their manifests, as far as there is time.
         """
+        is_first = not self._stopping.is_set()
         self._stopping.set()
         self._wake.set()
         with self._lock:
@@ -168,6 +197,8 @@ class TierMover:
         stuck = sum(thread.is_alive() for thread in threads)
         if stuck:
             _log.warning("store_does_not_answer", threads=stuck, store=self._store.url)
+        elif is_first and self._thread.ident is not None and self._store_failure is None:
+            self.upkeep.flush()
 
     @property
     def store_state(self) -> str:
@@ -182,7 +213,7 @@ class TierMover:
     def request_upload(self, topic: str | None = None) -> int:
         """Uploads what waits now, without delay and without waiting for the store to recover."""
         # What the caller has just sealed may not have come up in the cache yet.
-        self._cache.wait_for_revision(self._meta.range(NODES).revision, _CACHE_WAIT_S)
+        self._catch_up(_CACHE_WAIT_S)
         chosen = {
             at
             for at, _ in self.ledger.waiting()
@@ -190,10 +221,10 @@ class TierMover:
         }
         with self._lock:
             self._forced |= chosen
-            for at in chosen:
-                self._troubles.pop(at, None)
+            for at in chosen & self._troubles.keys():
+                self._troubles[at][0].give_up()
         self._patience.give_up()
-        self.write_manifests_soon()
+        self.upkeep.write_soon()
         self._wake.set()
         return len(chosen)
 
@@ -235,11 +266,28 @@ class TierMover:
         self._settle()
 
     def scrub(self, *, dry_run: bool, grace_ms: int | None = None) -> ScrubReport:
-        """Compares objects with the metadata; removes orphans unless it is only to look."""
+        """Compares objects with the metadata; unless it is only to look, removes orphans, and has
+        segments that are here and whose copies are not whole copied again."""
         with self._scrubbing:
             if not dry_run:
                 self.tenure.confirm()
-            return self.scrubber.scrub(dry_run=dry_run, grace_ms=grace_ms)
+            mend = None if dry_run else self._copy_again
+            report = self.scrubber.scrub(dry_run=dry_run, grace_ms=grace_ms, mend=mend)
+        if report.mended_count:
+            self._catch_up(_CACHE_WAIT_S)
+            self._wake.set()
+            if not self._thread.is_alive():
+                self.work()
+        return report
+
+    def _copy_again(self, shard: str, seq: int, upload_id: str) -> bool:
+        """Has a segment copied anew at once; False if it is not here, or not as it was."""
+        is_lost = self._remover.lose_copy(shard, seq, upload_id)
+        if is_lost:
+            with self._lock:
+                self._forced.add(SegmentId(shard, seq))
+                self._troubles.pop(SegmentId(shard, seq), None)
+        return is_lost
 
     def status(self) -> TierStatus:
         now_ms = self._clock.now_ms()
@@ -266,45 +314,41 @@ class TierMover:
             lag_ms=max(now_ms - min(due_since, default=now_ms), 0),
             dead_segments=len(self.ledger.dead_copies()) + self._remover.grave_count(),
             backlog_bytes_max=self._config.backlog_bytes,
-            is_holding_appends=self._is_holding,
+            is_holding_appends=self._backlog.is_holding,
             upload_count=self._counts.upload_count,
             uploaded_bytes=self._counts.uploaded_bytes,
             dropped_count=self._remover.dropped_count,
             removed_count=self._remover.removed_count,
             failure_counts=failures,
             cache=CacheUse() if self._cold is None else CacheUse.of(self._cold.statistics()),
-            topics=self._topic_rows(),
-            waiting=[
-                self._waiting_row(at, record, now_ms) for at, record in waiting[:SEGMENTS_SHOWN_MAX]
-            ],
+            topics=topic_rows(self.ledger),
+            waiting=list(self._waiting_rows(waiting[:SEGMENTS_SHOWN_MAX], now_ms)),
             **totals._asdict(),
         )
 
-    def _topic_rows(self) -> list[TierTopic]:
-        totals = self.ledger.totals_by_topic()
-        return [
-            TierTopic(
-                topic=topic.record.name,
-                is_tiered=topic.config.is_tiered,
-                **totals.get(topic.record.topic_id, NOTHING)._asdict(),
+    def _waiting_rows(
+        self, waiting: list[tuple[SegmentId, SegmentRecord]], now_ms: int
+    ) -> Iterator[WaitingSegment]:
+        held_up: dict[str, int] = {}
+        for at, record in waiting:
+            why = self._why(at, record, now_ms)
+            if at.shard in held_up:
+                why = f"segment {held_up[at.shard]} of its shard has to go first"
+            elif why is not None and why != _UNDER_WAY:
+                held_up[at.shard] = at.seq
+            with self._lock:
+                trouble = self._troubles.get(at)
+            yield WaitingSegment(
+                topic=self._topic_name(at.shard),
+                shard=at.shard,
+                segment_seq=at.seq,
+                base_offset=record.start,
+                end_offset=record.end,
+                length_bytes=record.length,
+                sealed_ms=record.sealed_ms,
+                attempt_count=0 if trouble is None else trouble[0].failure_count,
+                why=why or "next",
             )
-            for topic in sorted(self.ledger.topics(), key=lambda each: each.record.name)
-        ]
-
-    def _waiting_row(self, at: SegmentId, record: SegmentRecord, now_ms: int) -> WaitingSegment:
-        with self._lock:
-            trouble = self._troubles.get(at)
-        return WaitingSegment(
-            topic=self._topic_name(at.shard),
-            shard=at.shard,
-            segment_seq=at.seq,
-            base_offset=record.start,
-            end_offset=record.end,
-            length_bytes=record.length,
-            sealed_ms=record.sealed_ms,
-            attempt_count=0 if trouble is None else trouble[0].failure_count,
-            why=self._why(at, record, now_ms) or "next",
-        )
 
     # The mover's thread -------------------------------------------------------------------------
 
@@ -326,7 +370,7 @@ class TierMover:
         self._begin_uploads()
         if self._patience.failure_count and self._in_flight:
             return  # The upload that was begun finds out whether the store is back.
-        steps = (self._write_manifests, self._remover.drop_local, self._remove, self._scrub_if_due)
+        steps = (self.upkeep.write, self._remover.drop_local, self._remove, self._scrub_if_due)
         is_well = [self._attempt(step) for step in steps]
         if all(is_well) and self._patience.failure_count:
             self._note_success()
@@ -348,6 +392,10 @@ class TierMover:
             return False
         return True
 
+    def _catch_up(self, timeout_s: float) -> None:
+        """Returns once the ledger knows everything that the metadata has now."""
+        self._cache.wait_for_revision(self._meta.range(NODES).revision, timeout_s)
+
     def _claim(self) -> int:
         return self.tenure.claim
 
@@ -355,27 +403,6 @@ class TierMover:
         if self._remover.has_work():
             self.tenure.confirm()  # A directory that was replaced must remove nothing.
             self._remover.work()
-
-    def _write_manifests(self) -> None:
-        now_s = self._monotonic()
-        for topic in self.ledger.topics():
-            self._manifests.write_topic(topic.record)
-        for topic_id, name in self._manifests.topics().items():
-            if not self.ledger.has_topic(topic_id):  # Those that left no copies have no graves.
-                self.tenure.confirm()
-                self._manifests.remove_topic(name, topic_id)
-        if self._manifests_at_s is not None and now_s - self._manifests_at_s < _MANIFESTS_S:
-            return
-        for topic in self.ledger.topics():
-            for seq in range(topic.record.shard_count):
-                self._remover.write_shard_manifest(topic, f"{topic.record.topic_id}_{seq}")
-                if self._stopping.is_set():
-                    return
-        self._manifests_at_s = now_s
-
-    def write_manifests_soon(self) -> None:
-        """Has the next round write what has changed of shards, however short ago the last was."""
-        self._manifests_at_s = None
 
     def _scrub_if_due(self) -> None:
         interval_ms = self._config.scrub_ms
@@ -389,13 +416,21 @@ class TierMover:
     # Uploads ------------------------------------------------------------------------------------
 
     def _begin_uploads(self) -> None:
+        """Of each shard the oldest that waits, then the next: a copy counts only after those of all
+        older segments, so that the store has no gap at any moment."""
         now_ms = self._clock.now_ms()
         limit = 1 if self._patience.failure_count else self._config.parallel_uploads
+        held_up: set[str] = set()
         for at, record in self.ledger.waiting():
             if len(self._in_flight) >= limit:
                 return
+            if at.shard in held_up:
+                continue
             if self._why(at, record, now_ms) is None:
                 self._begin_upload(at)
+            # Behind one that has failed before, nothing is begun until it is done.
+            if at not in self._in_flight or at in self._troubles:
+                held_up.add(at.shard)
 
     def _begin_upload(self, at: SegmentId) -> None:
         future: Future[None] = Future()
@@ -424,7 +459,7 @@ class TierMover:
             is_forced = at in self._forced
             trouble = self._troubles.get(at)
             if at in self._in_flight:
-                return "being uploaded"
+                return _UNDER_WAY
         if not self._patience.is_over:
             return "the store cannot be used"  # Why not is in the status, once.
         left_ms = record.sealed_ms + self._delay_ms(at) - now_ms
@@ -468,8 +503,8 @@ class TierMover:
                 began=self._began,
                 before_manifest=lambda: self._wait_for_older(at),
             )
-        except (StaleEpoch, ShardNotFound, Closed):
-            return  # Deleted, done by somebody else, or we are stopping.
+        except (StaleEpoch, ShardNotFound, Closed, _OlderFirst):
+            return  # Deleted, done by somebody else, we are stopping, or it is not its turn.
         except (FirnError, OSError) as error:
             self._note_failure(at, error)
             return
@@ -489,7 +524,8 @@ class TierMover:
 
     def _wait_for_older(self, at: SegmentId) -> None:
         """A copy is there once its manifest is. Should every node be lost now, one before an older
-        segment's would come after a gap. Each upload under way has a thread, so this ends."""
+        segment's would come after a gap: _OlderFirst if one of them has failed. Each upload under
+        way has a thread, so this ends."""
         with self._lock:
             older = [
                 future
@@ -497,6 +533,12 @@ class TierMover:
                 if other.shard == at.shard and other.seq < at.seq
             ]
         wait(older)
+        shard = self.ledger.shard(at.shard)
+        for other in self.ledger.waiting_before(at):
+            # The ledger may be behind; what has just been finished must not hold anything up.
+            meta = None if shard is None else self._state.segment(shard.uid, other.seq)
+            if meta is not None and meta.state is SegmentState.SEALED:
+                raise _OlderFirst(f"segment {other.seq} of {at.shard} has to go first")
 
     def _settle(self) -> None:
         """Takes note of uploads that have ended."""
@@ -541,7 +583,7 @@ class TierMover:
 
     def _note_failure(self, at: SegmentId | None, error: Exception) -> None:
         kind = kind_of(error)
-        is_of_store = at is None or kind in _OF_THE_STORE
+        is_of_store = at is None or kind.is_of_store
         with self._lock:
             self._counts.failures[kind.value] += 1
             self._last_error = (str(error), self._clock.now_ms(), kind)
@@ -569,26 +611,10 @@ class TierMover:
         self._wake.set()
 
     def _note_change(self) -> None:
-        self._judge_backlog()
+        self._backlog.judge()
         if self.ledger.is_used:
             self._moved.set()
             self._wake.set()
-
-    def _judge_backlog(self) -> None:
-        """Holds appends to tiered topics while more waits than is allowed."""
-        limit = self._config.backlog_bytes
-        if limit is None:
-            return
-        waiting = self.ledger.waiting_bytes()
-        is_holding = waiting > limit
-        if is_holding == self._is_holding:
-            return
-        self._is_holding = is_holding
-        refusal = TierBacklogFull(waiting, limit) if is_holding else None
-        for engine in self._engines.values():
-            engine.refuse_tiered(refusal)
-        event = "appends_held" if is_holding else "appends_released"
-        (_log.error if is_holding else _log.info)(event, waiting_bytes=waiting, limit=limit)
 
     def _topic_name(self, shard: str) -> str:
         topic = self.ledger.topic_of(shard)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from firnmq.errors import (
     ObjectTruncated,
 )
 from firnmq.record import crc32c
+from firnmq.tiering.groups import GroupOffsets, numbers_in, read_groups
 from firnmq.tiering.indexlayout import HEADER_BYTES, Header, SectionKind
 from firnmq.tiering.indexsections import parse_aborted
 from firnmq.tiering.keys import (
@@ -34,11 +36,18 @@ from firnmq.tiering.keys import (
     SEGMENT,
     ManifestObject,
     cluster_manifest_prefix,
+    groups_key,
     parse,
     parse_manifest,
     shard_prefix,
 )
-from firnmq.tiering.manifest import SegmentManifest, ShardManifest, TopicManifest
+from firnmq.tiering.manifest import (
+    GroupsManifest,
+    SegmentManifest,
+    ShardManifest,
+    StoredOffset,
+    TopicManifest,
+)
 from firnmq.tiering.ownership import clusters_in
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 
@@ -56,6 +65,16 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     shard: str
     start_offset: int
+    end_offset: int
+
+
+class ClampedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """A group had read records that are lost: it goes on where the shard ends now."""
+
+    group: str
+    topic: str
+    shard: str
+    committed_offset: int
     end_offset: int
 
 
@@ -86,6 +105,8 @@ class FoundShard:
     holes: tuple[int, ...] = ()
     dead_keys: tuple[tuple[bytes, int], ...] = ()
     aborted: list[AbortedTransaction] = field(default_factory=list)
+    doubtful: list[OpenTransaction] = field(default_factory=list)
+    """Those among the aborted of which nobody knows how they ended: it was in a gap."""
 
     @property
     def end_offset(self) -> int:
@@ -116,6 +137,37 @@ class FoundCluster:
     topics: list[FoundTopic]
     passed_over: list[str]
     """What was found and cannot be used, with the reason."""
+    groups: GroupsManifest | None = None
+    """What consumer groups have committed, if the store has it."""
+
+    def committed(self) -> tuple[GroupOffsets, list[ClampedOffset]]:
+        """Offsets of groups in what was found, and those of them that had to be set back: records
+        from a shard's end on are lost, and new ones get their offsets."""
+        ends = {
+            shard.name: (topic.manifest.topic, shard.end_offset)
+            for topic in self.topics
+            for shard in topic.shards
+        }
+        clamped = []
+        groups: dict[str, dict[str, StoredOffset]] = {}
+        for group, offsets in ({} if self.groups is None else self.groups.groups).items():
+            for shard, entry in offsets.items():
+                if shard not in ends:
+                    continue
+                topic, end_offset = ends[shard]
+                if entry.offset > end_offset:
+                    clamped.append(
+                        ClampedOffset(
+                            group=group,
+                            topic=topic,
+                            shard=shard,
+                            committed_offset=entry.offset,
+                            end_offset=end_offset,
+                        )
+                    )
+                offset = min(entry.offset, end_offset)
+                groups.setdefault(group, {})[shard] = msgspec.structs.replace(entry, offset=offset)
+        return groups, clamped
 
     def gaps(self) -> list[Gap]:
         return [gap for topic in self.topics for shard in topic.shards for gap in shard.gaps]
@@ -175,12 +227,14 @@ class _Finder:
             cluster = FoundCluster(
                 cluster=self._cluster, topics=found, passed_over=self._passed_over
             )
+            cluster.groups = self._committed()
             gaps = cluster.gaps()
             if gaps and not skip_gaps:
                 raise GapsFound(gaps)
             for each in found:
                 for shard in each.shards:
                     self._read_aborted(shard)
+                    _abort_doubtful(shard)
             if self._damaged and not skip_gaps:
                 key, reason = self._damaged[0]
                 raise Corruption(f"{reason}; --skip-gaps recovers without it", where=key)
@@ -225,6 +279,21 @@ class _Finder:
             except Corruption as error:
                 self._pass_over(info.key, error.reason)
                 damaged.append((info.key, error.reason))
+        self._damaged += damaged
+        return None
+
+    def _committed(self) -> GroupsManifest | None:
+        """What groups had committed when it was last written; without it they begin anew."""
+        damaged = []
+        for number in reversed(numbers_in(self._store, self._cluster)):
+            key = groups_key(self._cluster, number)
+            try:
+                return read_groups(self._store, key)
+            except ObjectNotFound:
+                continue  # Replaced by a newer one meanwhile.
+            except (Corruption, ObjectTruncated) as error:
+                self._pass_over(key, str(error))
+                damaged.append((key, str(error)))
         self._damaged += damaged
         return None
 
@@ -353,6 +422,42 @@ class _Finder:
 
     def _pass_over(self, what: str, reason: str) -> None:
         self._passed_over.append(f"{what}: {reason}")
+
+
+def _abort_doubtful(shard: FoundShard) -> None:
+    """Counts transactions as aborted that were open where a gap begins and are not where it ends.
+
+    How they ended is lost, with a part of their records perhaps. Whoever reads what is committed
+    must not see what may have been aborted; they are told of in the report.
+    """
+    for before, after in pairwise(shard.segments):
+        if before.end_offset == after.base_offset:
+            continue
+        known = {(each.producer_id, each.first_offset) for each in shard.aborted}
+        known |= {(each[0], each[2]) for each in after.transactions}
+        doubtful = [
+            OpenTransaction(*each)
+            for each in before.transactions
+            if (each[0], each[2]) not in known
+        ]
+        if not doubtful:
+            continue
+        taken = {each.last_offset for each in shard.aborted}
+        gap = range(before.end_offset, after.base_offset)
+        # Each marker took an offset of the gap; which one does not matter.
+        free = list(islice((at for at in gap if at not in taken), len(doubtful)))
+        if len(free) < len(doubtful):
+            raise Corruption(
+                f"{len(doubtful)} transactions were open where offsets from {gap.start:,} on are "
+                f"missing, too many to have ended in {len(gap):,}",
+                where=shard.name,
+            )
+        stable_offset = min(each[2] for each in before.transactions)
+        shard.aborted += [
+            AbortedTransaction(each.producer_id, each.first_offset, at, stable_offset)
+            for each, at in zip(doubtful, free, strict=True)
+        ]
+        shard.doubtful += doubtful
 
 
 def _subject(parsed: ManifestObject) -> str:

@@ -27,6 +27,7 @@ from firnmq.errors import (
     ShardNotFound,
     StaleEpoch,
     StorageFailed,
+    StoreError,
 )
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import GraveRecord
@@ -34,6 +35,7 @@ from firnmq.tiering.cache import CacheStatistics
 from firnmq.tiering.keys import parse
 from firnmq.tiering.ledger import SegmentId, TieredTopic, TierLedger
 from firnmq.tiering.manifests import ManifestKeeper
+from firnmq.tiering.upkeep import ManifestUpkeep
 from firnmq.tiering.uploader import CopyEngine, SegmentUploader
 
 _log = EventLogger("tiering")
@@ -52,6 +54,8 @@ class TierEngine(CopyEngine, Protocol):
     def status(self, shard: str) -> ShardStatus: ...
 
     def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool: ...
+
+    def lose_copy(self, shard: str, seq: int, upload_id: str) -> TierCopy | None: ...
 
     def drop_local(self, shard: str, seq: int) -> None: ...
 
@@ -84,6 +88,7 @@ class Remover:
         engines: Mapping[str, TierEngine],
         uploader: SegmentUploader,
         manifests: ManifestKeeper,
+        upkeep: ManifestUpkeep,
         state: ShardState,
         graves: GraveYard,
         clock: Clock,
@@ -98,6 +103,7 @@ class Remover:
         self._engines = engines
         self._uploader = uploader
         self._manifests = manifests
+        self._upkeep = upkeep
         self._state = state
         self._graves = graves
         self._clock = clock
@@ -169,7 +175,7 @@ class Remover:
             topic = self._ledger.topic_of(shard)
             if topic is None:
                 continue  # The topic is being deleted: its graves list the objects.
-            self.write_shard_manifest(topic, shard)
+            self._upkeep.write_shard(topic, shard)
             for first in range(0, len(dead), _AT_ONCE):
                 part = dead[first : first + _AT_ONCE]
                 self._uploader.remove(*(copy for _, copy in part))
@@ -193,6 +199,25 @@ class Remover:
                 continue
             if is_ours and not self._is_referred_to(at, record.tier):
                 self._uploader.remove(record.tier)  # Else somebody has finished it: it counts.
+
+    def lose_copy(self, shard: str, seq: int, upload_id: str) -> bool:
+        """Has the metadata forget a copy that is not whole any more, of a segment that is here, and
+        removes what is left of it, which a recovery would take for a loss. In any thread."""
+        topic = self._ledger.topic_of(shard)
+        if topic is None or not topic.is_ready:
+            return False
+        try:
+            lost = self._engine(topic).lose_copy(shard, seq, upload_id)
+        except (StaleEpoch, ShardNotFound):
+            return False
+        if lost is None:
+            return False
+        _log.warning("copied_again", shard=shard, segment=seq, key=lost.key)
+        try:
+            self._uploader.remove(lost)
+        except StoreError as error:  # The scrubber finds what is left.
+            _log.warning("objects_left", key=lost.key, error=str(error))
+        return True
 
     def _is_referred_to(self, at: SegmentId, copy: TierCopy) -> bool:
         """Whether the metadata names the copy now: somebody may just have finished it."""
@@ -220,19 +245,6 @@ class Remover:
             self.removed_count += len(part)
         if graves:
             _log.info("objects_removed", graves=len(graves))
-
-    def write_shard_manifest(self, topic: TieredTopic, shard: str) -> None:
-        record = self._ledger.shard(shard)
-        if record is None:
-            return
-        self._manifests.write_shard(
-            topic.record,
-            shard,
-            start_offset=record.start,
-            epoch=record.epoch,
-            holes=self._state.holes(record.uid),
-            dead_keys=self._state.dead_keys(record.uid),
-        )
 
     def _engine(self, topic: TieredTopic) -> TierEngine:
         return self._engines[topic.config.storage_type]

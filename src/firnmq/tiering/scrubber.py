@@ -9,7 +9,7 @@ own clock: a small object is written to learn what time it is there.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -28,7 +28,7 @@ from firnmq.meta.records import (
     decode,
     segment_key,
 )
-from firnmq.tiering.keys import INDEX, MANIFEST, SEGMENT, parse, parse_manifest
+from firnmq.tiering.keys import INDEX, MANIFEST, SEGMENT, parse, parse_groups, parse_manifest
 from firnmq.tiering.ownership import is_claim
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 
@@ -40,6 +40,11 @@ _SHOWN_MAX = 1000
 _PROBE_FOLDER = "probes"
 _SWEEP_MS = 24 * 3600 * 1000
 """Uploads that began later may still be under way, of this cluster or of another in the store."""
+
+
+Mend = Callable[[str, int, str], bool]
+"""Has a segment, given by shard and number, copied again if its copy is still the one with this
+upload id; whether it does."""
 
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +70,8 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     is_local: bool
     """Whether the segment is here as well, so that nothing is lost."""
+    is_mended: bool = False
+    """Whether it is being copied again, under another name."""
 
 
 class ScrubReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +99,8 @@ class ScrubReport(msgspec.Struct, frozen=True, kw_only=True):
     """The store's clock minus ours."""
     orphans: list[Orphan]
     missing: list[Missing]
+    mended_count: int = 0
+    """Segments that are copied again."""
 
     def log(self) -> None:
         if self.removed_count:
@@ -106,6 +115,7 @@ class ScrubReport(msgspec.Struct, frozen=True, kw_only=True):
                 key=each.key,
                 reason=each.reason,
                 is_local=each.is_local,
+                is_mended=each.is_mended,
             )
 
 
@@ -149,8 +159,13 @@ class Scrubber:
         self._clock = clock
         self._grace_ms = grace_ms
 
-    def scrub(self, *, dry_run: bool, grace_ms: int | None = None) -> ScrubReport:
-        """Looks at everything; removes what is orphaned and old enough unless it is a dry run."""
+    def scrub(
+        self, *, dry_run: bool, grace_ms: int | None = None, mend: Mend | None = None
+    ) -> ScrubReport:
+        """Looks at everything; removes what is orphaned and old enough unless it is a dry run.
+
+        `mend` is called for segments that are here and whose copies are not whole.
+        """
         grace_ms = self._grace_ms if grace_ms is None else grace_ms
         now_ms, skew_ms = self._store_time()
         listed: dict[str, ObjectInfo] = {}
@@ -182,6 +197,8 @@ class Scrubber:
                 before_ms=now_ms - max(grace_ms, _SWEEP_MS),
                 is_meant=self._is_ours,
             )
+        missing = list(self._missing(listed, wanted))
+        mended = set() if mend is None else self._mended(missing, wanted, mend)
         return ScrubReport(
             is_dry_run=dry_run,
             object_count=len(listed),
@@ -197,8 +214,23 @@ class Scrubber:
             swept_count=swept_count,
             skew_ms=skew_ms,
             orphans=orphans[:_SHOWN_MAX],
-            missing=list(self._missing(listed, wanted)),
+            missing=[
+                msgspec.structs.replace(each, is_mended=(each.shard, each.segment_seq) in mended)
+                for each in missing
+            ],
+            mended_count=len(mended),
         )
+
+    def _mended(self, missing: list[Missing], wanted: _Wanted, mend: Mend) -> set[tuple[str, int]]:
+        """Segments of which a new copy is made."""
+        lost = {(each.shard, each.segment_seq) for each in missing if each.is_local}
+        return {
+            (shard, seq)
+            for shard, seq, record in wanted.segments
+            if (shard, seq) in lost
+            and record.tier is not None
+            and mend(shard, seq, record.tier.upload_id)
+        }
 
     def _store_time(self) -> tuple[int, int]:
         """What time it is by the store's clock, and how far that is ahead of ours."""
@@ -218,12 +250,17 @@ class Scrubber:
         manifest = parse_manifest(key)
         if manifest is not None:
             return manifest.cluster == self._cluster
+        groups = parse_groups(key)
+        if groups is not None:
+            return groups[0] == self._cluster
         return key.startswith(f"{_PROBE_FOLDER}/{self._cluster}/")
 
     def _is_orphan(self, key: str, wanted: _Wanted) -> bool:
         segment = parse(key)
         if segment is not None:
             return key.removesuffix(segment.suffix) not in wanted.keys
+        if parse_groups(key) is not None:
+            return False
         # Older manifests of what is there are removed by whoever writes newer ones.
         manifest = parse_manifest(key)
         return manifest is None or manifest.topic_id not in wanted.topic_ids

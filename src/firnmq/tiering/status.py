@@ -17,6 +17,7 @@ from firnmq.errors import (
     StoreUnavailable,
 )
 from firnmq.tiering.cache import CacheStatistics
+from firnmq.tiering.ledger import NOTHING, TierLedger
 from firnmq.tiering.ownership import NotOwner, OtherStore
 
 SEGMENTS_SHOWN_MAX = 100
@@ -39,6 +40,14 @@ class FailureKind(Enum):
     OTHER_STORE = "other_store"
     """The directory's copies are in another store than the one it was told of."""
     OTHER = "other"
+
+    @property
+    def is_of_store(self) -> bool:
+        """Whether it is about no one segment, so that everything waits."""
+        return self in (
+            *(FailureKind.UNAVAILABLE, FailureKind.DENIED),
+            *(FailureKind.NOT_OWNER, FailureKind.OTHER_STORE),
+        )
 
 
 _KINDS: tuple[tuple[tuple[type[Exception], ...], FailureKind], ...] = (
@@ -161,3 +170,16 @@ class TierStatus(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[TierTopic]
     waiting: list[WaitingSegment]
     """The oldest of them."""
+
+
+def topic_rows(ledger: TierLedger) -> list[TierTopic]:
+    """Where the segments of each topic are, by name."""
+    totals = ledger.totals_by_topic()
+    return [
+        TierTopic(
+            topic=topic.record.name,
+            is_tiered=topic.config.is_tiered,
+            **totals.get(topic.record.topic_id, NOTHING)._asdict(),
+        )
+        for topic in sorted(ledger.topics(), key=lambda each: each.record.name)
+    ]

@@ -15,7 +15,7 @@ def filled(node: Served, topic: str) -> str:
     producer = Producer({"bootstrap.servers": node.kafka})
     for number in range(20):
         producer.produce(topic, b"v", partition=number % 2, timestamp=1000 + number)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     return topic
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.integration.admin.serving import Served
+from tests.integration.admin.serving import TIMEOUT_S, Served
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not what():
+        assert time.monotonic() < deadline
 
 
 def test_traffic_is_counted(node: Served, topic: str) -> None:
@@ -14,7 +22,7 @@ def test_traffic_is_counted(node: Served, topic: str) -> None:
     producer = Producer({"bootstrap.servers": node.kafka})
     for number in range(100):
         producer.produce(topic, b"v%d" % number, partition=number % 2)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     produced = node.metric('firn_requests_total{api="produce",error="NONE"}')
     assert produced >= 1
     assert node.metric('firn_request_seconds_count{api="produce"}') >= produced
@@ -40,7 +48,7 @@ def test_traffic_is_counted(node: Served, topic: str) -> None:
     failures: list[KafkaError] = []
     large = Producer({"bootstrap.servers": node.kafka, "message.max.bytes": 20_000_000})
     large.produce(topic, b"x" * 17_000_000, on_delivery=lambda error, _: failures.append(error))
-    large.flush(30)
+    large.flush(60)
     assert [error.code() for error in failures] == [KafkaError.MSG_SIZE_TOO_LARGE]
     after = node.metric('firn_requests_total{api="produce",error="MESSAGE_TOO_LARGE"}')
     assert after == before + 1
@@ -56,16 +64,17 @@ def test_compaction_is_counted_and_logged(tmp_path: Path) -> None:
         producer = Producer({"bootstrap.servers": node.kafka})
         for number in range(100):
             producer.produce("t", b"v%d" % number, key=b"k%d" % (number % 4))
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         node.wait_for_log(lambda line: " compacted " in line)
         labels = 'storage_type="EngineSegment"'
         assert node.metric(f"firn_compactions_total{{{labels}}}") >= 1
+        # A segment that was rolled early may have had nothing to lose, but not all of them.
         for what in ("records", "bytes"):
             taken, left = (
-                node.metric(f'firn_compaction_{what}_total{{direction="{way}",{labels}}}')
+                f'firn_compaction_{what}_total{{direction="{way}",{labels}}}'
                 for way in ("in", "out")
             )
-            assert 0 < left < taken, what
+            wait_until(lambda left=left, taken=taken: 0 < node.metric(left) < node.metric(taken))
         segments = node.get("/v1/topics/t/segments")
         assert segments[0]["compacted_ms"] is not None
     finally:
@@ -76,5 +85,5 @@ def test_nothing_stays_in_flight(node: Served, topic: str) -> None:
     producer = Producer({"bootstrap.servers": node.kafka})
     for _ in range(50):
         producer.produce(topic, b"x" * 100_000)
-    assert producer.flush(30) == 0
-    assert node.metric("firn_bytes_in_flight") == 0
+    assert producer.flush(60) == 0
+    wait_until(lambda: node.metric("firn_bytes_in_flight") == 0)

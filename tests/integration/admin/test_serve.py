@@ -53,7 +53,7 @@ def test_a_file_then_variables_then_options(tmp_path: Path) -> None:
         assert "written" in served.said["durable"]
         producer = Producer({"bootstrap.servers": served.kafka})
         producer.produce("made", b"x")
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         made = served.get("/v1/topics/made")
         assert made["shard_count"] == 2
         options = made["options"]

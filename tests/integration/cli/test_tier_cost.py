@@ -26,6 +26,23 @@ def test_a_topic_without_limits_takes_the_defaults(ok, documents) -> None:
     assert found["workload"]["local_days"] == 7
 
 
+def test_what_is_assumed_is_told(ok, documents) -> None:
+    ok("topic", "create", "t", "--config", f"local.retention.ms={3 * DAY_MS}")
+    text = ok("tier", "cost", "t", "--per-day", "1GB")
+    assert "bytes per day  1 GB (--per-day)" in text
+    assert "365 days (ASSUMED, t has no retention.ms; --retention-days says otherwise)" in text
+    assert "local days     3 days (local.retention.ms of t)" in text
+    assert "3 local copies, disks filled to 70%, segments of 1.074 GB, 10% of" in text
+    assert "GB-month 0.08 locally, 0.023 in the store" in text
+    (found,) = documents("tier", "cost", "t", "--per-day", "1GB")
+    assert found["sources"] == {
+        "bytes_per_day": "option",
+        "retention_days": "default",
+        "local_days": "topic",
+    }
+    assert ok("tier", "cost").count("ASSUMED") == 3
+
+
 def test_a_young_topic_has_no_rate_yet(ok, firn) -> None:
     ok("topic", "create", "t")
     result = firn("tier", "cost", "t")

@@ -151,3 +151,15 @@ def test_an_empty_list_says_what_to_do(ok, firn) -> None:
     result = firn("topic", "list")
     assert result.stdout == ""
     assert "firn topic create" in result.stderr
+
+
+def test_tiering_without_a_store_is_told(firn, tmp_path: Path) -> None:
+    made = firn("topic", "create", "t", "--config", "tiering=on")
+    assert made.exit_code == 0
+    assert "warning: tiering=on, but this data directory has no object store" in made.stderr
+    assert "warning" not in firn("topic", "create", "u").stderr
+    file = tmp_path / "firn.toml"
+    file.write_text(f'[tiering]\nurl = "file://{tmp_path}/objects"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIRN_CONFIG", str(file))
+        assert "warning" not in firn("topic", "create", "v", "--config", "tiering=on").stderr

@@ -213,7 +213,7 @@ def idle_database_refusal(descriptor: int, path: str) -> None:
 
 def _offsets_once_readable(topic: TopicHandle) -> list[int]:
     """The store pauses between attempts to open its database; readers just ask again."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + _WAIT_S
     while True:
         try:
             return [record.offset for record in topic.records()]

@@ -273,7 +273,7 @@ def test_topics_make_themselves_only_where_allowed(
         {
             "bootstrap.servers": quick_node.address,
             "topic.metadata.propagation.max.ms": 200,
-            "message.timeout.ms": 5_000,
+            "message.timeout.ms": 50_000,
         }
     )
     producer.produce(absent, b"v", on_delivery=lambda error, _: errors.append(error))

@@ -17,7 +17,7 @@ from tests.integration.kafka.rows import BASE_MS, Row, Seen
 
 ENGINES = ("EngineSegment", "EngineRocksDB", "EngineMemory")
 INVALID_RECORD = 87
-PATIENCE_S = 30
+PATIENCE_S = 60
 FAR_FUTURE_MS = b"9999999999999"
 KEYS = 5
 
@@ -137,16 +137,16 @@ def test_committed_transactions_survive_and_aborted_ones_do_not(
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": tidy_node.address, "transactional.id": f"of-{compacted}"}
     )
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     for value, is_commit in ((b"1", True), (b"never", False), (b"2", True)):
         producer.begin_transaction()
         for number in range(3):
             producer.produce(compacted, key=b"key-%d" % number, value=value)
-        producer.flush(20)
+        producer.flush(60)
         if is_commit:
-            producer.commit_transaction(20)
+            producer.commit_transaction(60)
         else:
-            producer.abort_transaction(20)
+            producer.abort_transaction(60)
     found = eventually(lambda: read_all(client, tidy_node, compacted), lambda seen: len(seen) == 3)
     assert [(each.offset, each.row.key, each.row.value) for each in found] == [
         (8 + number, b"key-%d" % number, b"2") for number in range(3)

@@ -153,6 +153,13 @@ def test_admin_clients_see_and_change_the_options(
     assert _options(admin, topic)["local.retention.bytes"] == "5000"
     with pytest.raises(confluent_kafka.KafkaException, match=r"cleanup\.policy=compact"):
         _alter(admin, topic, "cleanup.policy", "compact")
+    with pytest.raises(confluent_kafka.KafkaException, match=r"local\.retention\.ms: is 1,000"):
+        _alter(admin, topic, "retention.ms", "999", is_trial=True)
+    with pytest.raises(confluent_kafka.KafkaException, match=r"local\.retention\.bytes: is 5,000"):
+        _alter(admin, topic, "retention.bytes", "4999")
+    assert _options(admin, topic)["retention.bytes"] == "-1"
+    with pytest.raises(confluent_kafka.KafkaException, match=r"above retention\.ms"):
+        make_topic(tier_node, local_retention_ms=1001, retention_ms=1000)
     _alter(admin, topic, "tiering", "off")
     _alter(admin, topic, "cleanup.policy", "compact")
     with pytest.raises(confluent_kafka.KafkaException, match=r"cleanup\.policy=compact"):

@@ -139,7 +139,7 @@ def test_acknowledged_ends_hold_whenever_the_node_is_killed(
             kept.add(number)
         except KafkaException:
             pass  # Unknown: it may be there or not, but not in part.
-        killer.wait(20)
+        killer.wait(60)
         own_node.kill()
         own_node.start()
         number += 1
@@ -178,7 +178,7 @@ def working(*args: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         watchdog.cancel()
         process.kill()
-        process.wait(20)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
 

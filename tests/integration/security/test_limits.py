@@ -85,7 +85,7 @@ def test_a_connection_that_says_nothing_is_closed(tight: Served) -> None:
     with Wire(tight, None) as wire:
         assert ask(wire)
         assert wire.is_closed()
-    assert limited(tight, "idle_timeout") == before + 1
+    assert limited(tight, "idle_timeout") > before, "others may be idle too"
 
 
 def test_a_frame_that_never_ends_is_not_waited_for(tight: Served) -> None:

@@ -95,6 +95,7 @@ class Hadoop:
     def pause(self) -> None:
         for process in self._processes.values():
             process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         for process in self._processes.values():

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from firnmq import NewRecord
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
 from firnmq.engines.segments import SegmentMeta, SegmentState
-from firnmq.errors import KeyNotFound
+from firnmq.errors import KeyNotFound, StoreUnavailable
 from firnmq.server import LocalStore, Store, TopicHandle
 from firnmq.tiering.keys import parse
 from firnmq.tiering.mover import TierMover
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 from firnmq.tiering.stores.api import every_key
 
+T = TypeVar("T")
 TOPIC = "history"
 FIRST_MS = 1_700_000_000_000
+PATIENCE_S = 60
 OPTIONS: dict[str, object] = {"tiering": "on", "segment.bytes": 2048, "memory.overflow": "spill"}
 
 
@@ -91,6 +94,14 @@ class Stage:
                 self.settle()
                 return
 
+    def work_until(self, states: set[tuple[SegmentState, bool]]) -> None:
+        """Rounds until all sealed segments are so: where a store has little time to answer, some
+        may fail."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.states() != states:
+            assert time.monotonic() < deadline, self.mover.status()
+            self.work()
+
     def metas(self, name: str = TOPIC) -> list[SegmentMeta]:
         return list(self.store.topic(name).status(0).segments)
 
@@ -107,6 +118,16 @@ class Stage:
 TIERED_HERE = (SegmentState.TIERED, True)
 TIERED_THERE = (SegmentState.TIERED, False)
 SEALED_HERE = (SegmentState.SEALED, True)
+
+
+def once_available(call: Callable[[], T]) -> T:
+    """What a call gives that may not be answered in time at first."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call()
+        except StoreUnavailable:
+            assert time.monotonic() < deadline
 
 
 def record_of(number: int) -> NewRecord:

@@ -182,3 +182,28 @@ def test_readers_see_the_old_or_the_new_object_whole(store: LocalStore) -> None:
     stop.set()
     reader.join()
     assert torn == []
+
+
+def test_whoever_only_looks_makes_no_directory(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/typo", creates=False)
+    for ask in (
+        lambda: list(store.list("")),
+        lambda: store.head("a"),
+        lambda: store.get_range("a", 0, 1),
+        lambda: store.put("a", b"x"),
+        lambda: store.delete(["a"]),
+    ):
+        with pytest.raises(StoreUnavailable, match="typo: the directory is not there; is the URL"):
+            ask()
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_copy_of_a_store_without_its_empty_folder_is_one(store: LocalStore, root: Path) -> None:
+    store.put("a", b"x")
+    (root / PARTIAL).rmdir()
+    again = open_store(f"file://{root}", creates=False)
+    assert [info.key for info in again.list("")] == ["a"]
+    again.delete(["a"])
+    (root / PARTIAL).rmdir()
+    with pytest.raises(StoreUnavailable, match=r"\.partial/ in it is not there"):
+        list(open_store(f"file://{root}", creates=False).list(""))

@@ -10,8 +10,9 @@ import pytest
 from firnmq.config import Tiering, TieringConfig
 from firnmq.disk import run_blocking
 from firnmq.engines.api import ShardStatus
-from firnmq.errors import Corruption, ShardNotFound, TierBacklogFull
+from firnmq.errors import Corruption, ObjectCorrupt, ShardNotFound, TierBacklogFull
 from firnmq.meta.records import segment_key
+from firnmq.server.recovery import recover_directory
 from firnmq.testing import FakeClock
 from firnmq.tiering.keys import parse, parse_manifest
 from firnmq.tiering.manifest import ShardManifest
@@ -94,6 +95,7 @@ def test_local_retention_keeps_the_newest(tmp_path: Path, file_tiering: TieringC
         first_here = next(meta for meta in stage.metas() if meta.is_local)
         assert here >= 5_000 > here - first_here.length
         check(topic, range(200))
+        stage.settle()
         assert stage.mover.status().local_bytes == here
 
 
@@ -343,6 +345,37 @@ def test_manifests_of_a_shard_come_in_order(tmp_path: Path, file_tiering: Tierin
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize("failing_call", ["upload", "put"])
+def test_a_segment_that_fails_lets_no_newer_one_go_first(
+    tmp_path: Path, file_tiering: TieringConfig, failing_call: str
+) -> None:
+    """Whenever every node is lost, the store has the shard from its start on without a gap."""
+    is_failing = True
+    kept: list[bool] = []
+
+    def watch(when: str, call: str, key: str) -> None:
+        found = parse(key)
+        if found is None:
+            return
+        if (when, call, found.base_offset) == ("before", failing_call, 0) and is_failing:
+            raise ObjectCorrupt("file://", "is another one", key=key)
+        if (when, call, found.suffix) == ("after", "put", ".mf"):
+            report = recover_directory(tmp_path / "new", file_tiering, dry_run=True)
+            kept.append(not report.gaps and report.topics[0].shards[0].start_offset == 0)
+
+    with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
+        stage.create()
+        stage.fill(0, 60)
+        stage.work(rounds=5)
+        assert stage.object_keys(".mf") == []
+        assert len(stage.object_keys(".seg")) <= 2, "what cannot be finished is hardly begun"
+        is_failing = False
+        stage.work(rounds=40)
+        assert stage.states() == {TIERED_HERE}
+        assert kept == [True] * (len(stage.metas()) - 1)
+        assert stage.mover.scrub(dry_run=True, grace_ms=0).orphan_count == 0
+
+
 @pytest.mark.parametrize("engine", ENGINES[:2])
 def test_appends_are_refused_while_too_much_waits(
     tmp_path: Path, file_tiering: TieringConfig, engine: str
@@ -411,7 +444,7 @@ def test_a_manifest_that_is_gone_is_written_anew(
         stage.work()
     is_removing = True
     with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
-        stage.mover.write_manifests_soon()
+        stage.mover.upkeep.write_soon()
         for _ in range(3):
             stage.mover.work()
         assert stage.mover.status().state == "ok"

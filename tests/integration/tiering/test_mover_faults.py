@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,11 @@ import firnmq
 from firnmq.config import TieringConfig
 from firnmq.disk import run_blocking
 from firnmq.errors import StaleEpoch, StoreUnavailable, TimedOut
+from firnmq.server.recovery import recover_directory
 from firnmq.testing import FakeClock
 from firnmq.testing.fault_proxy import Fault, FaultProxy
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
+from firnmq.tiering import upkeep
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 from tests.integration.tiering.stage import (
     OPTIONS,
@@ -25,6 +28,7 @@ from tests.integration.tiering.stage import (
     Stage,
     Wrapped,
     check,
+    once_available,
 )
 
 _CALLS_MAX = 400
@@ -76,7 +80,7 @@ def test_a_store_that_is_down_while_records_come(
 ) -> None:
     """1. The store answers 503. 2. Appends go on, what waits and why is shown. 3. It is back."""
     proxy = FaultProxy(("127.0.0.1", seaweed.port))
-    config = dataclasses.replace(s3_tiering, endpoint=proxy.endpoint, retries=0, timeout_ms=2_000)
+    config = dataclasses.replace(s3_tiering, endpoint=proxy.endpoint, retries=0)
     try:
         with Stage(tmp_path / "data", config) as stage:
             topic = stage.create(local_retention_ms=0)
@@ -120,7 +124,7 @@ def test_a_store_that_is_stopped(tmp_path: Path) -> None:
         with Stage(tmp_path / "data", config) as stage:
             topic = stage.create(local_retention_ms=0)
             stage.fill(0, 20)
-            stage.work()
+            stage.work_until({TIERED_THERE})
             server.pause()
             stage.fill(20, 20)
             stage.work(rounds=2)
@@ -129,9 +133,8 @@ def test_a_store_that_is_stopped(tmp_path: Path) -> None:
                 list(topic.records(0))
             assert [record.offset for record in topic.read(36)] == [36, 37, 38, 39]
             server.resume()
-            stage.work(rounds=20)
-            assert stage.states() == {TIERED_THERE}
-            check(topic, range(40))
+            stage.work_until({TIERED_THERE})
+            once_available(lambda: check(topic, range(40)))
     finally:
         server.stop()
 
@@ -256,12 +259,29 @@ def test_local_bytes_that_are_damaged_do_not_go(
         stage.work(rounds=10)
         status = stage.mover.status()
         assert status.failure_counts["local"] >= 1
-        assert status.state == "ok", "one bad segment does not stop the others"
-        assert [row.segment_seq for row in status.waiting] == [damaged.seq]
+        assert status.state == "ok"
+        # What is newer waits with it: the store would have a gap otherwise.
+        newer = [m.seq for m in stage.metas() if m.is_sealed and m.seq >= damaged.seq]
+        assert [row.segment_seq for row in status.waiting] == newer
         assert "CRC" in status.waiting[0].why or status.waiting[0].why == "next"
-        others = {m.state for m in stage.metas() if m.is_sealed and m.seq != damaged.seq}
-        assert others == {TIERED_HERE[0]}
-        assert len(stage.object_keys(".seg")) == len(stage.metas()) - 2
+        assert {row.why for row in status.waiting[1:]} <= {
+            f"segment {damaged.seq} of its shard has to go first",
+            "next",
+        }
+        older = [m for m in stage.metas() if m.seq < damaged.seq]
+        assert {m.state for m in older} == {TIERED_HERE[0]}
+        assert len(stage.object_keys(".mf")) == len(older)
+        stage.create("other")
+        stage.fill(0, 12, "other")
+        stage.work(rounds=10)
+        assert stage.states("other") == {TIERED_HERE}, "others go on"
+        report = recover_directory(tmp_path / "new", file_tiering, dry_run=True)
+        ends = {each.topic: each.shards[0].end_offset for each in report.topics}
+        assert (ends[TOPIC], report.gaps) == (damaged.base_offset, [])
+        stage.store.topic(TOPIC).delete_before(damaged.end_offset)
+        stage.settle()
+        stage.work(rounds=40)
+        assert stage.states() == {TIERED_HERE}, "without it the rest can go"
 
 
 @pytest.mark.parametrize("call", ["upload", "put", "head"])
@@ -382,3 +402,55 @@ def test_an_upload_of_another_is_left_alone_for_a_while(
         # In the next life of the directory nobody else can have it open.
         stage.work()
         assert stage.states() == {TIERED_HERE}
+
+
+def test_deletions_of_the_last_moment_are_in_the_store(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """1. Everything is uploaded, its deletions noted. 2. Records and a key are deleted, and the
+    node ends at once. 3. It is lost: what was deleted stays deleted."""
+    with Stage(tmp_path / "data", file_tiering, moves=True) as stage:
+        topic = stage.create()
+        stage.fill(0, 40)
+        stage.mover.upload_now()
+        topic.delete_by_offset(20)
+        topic.delete_by_key(b"key-3", shard=0)
+        topic.delete_before(10)
+    recover_directory(tmp_path / "new", file_tiering)
+    with Stage(tmp_path / "new", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), [n for n in range(10, 40) if n != 20 and n % 7 != 3])
+
+
+def test_a_store_that_hangs_at_the_end_does_not_hold_it_up(
+    tmp_path: Path, file_tiering: TieringConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be written is written by the next life of the node."""
+    monkeypatch.setattr(upkeep, "_FLUSH_S", 0.3)
+    is_hanging, go_on = threading.Event(), threading.Event()
+
+    def watch(moment: str, call: str, key: str) -> None:
+        if threading.current_thread().name == "firn-tier-flush":
+            is_hanging.set()
+            go_on.wait(60)
+
+    try:
+        with Stage(
+            tmp_path / "data",
+            file_tiering,
+            moves=True,
+            wrap=lambda inner: Wrapped(inner, watch),
+        ) as stage:
+            topic = stage.create()
+            stage.fill(0, 40)
+            stage.mover.upload_now()
+            topic.delete_by_offset(20)
+            began = time.monotonic()
+        assert time.monotonic() - began < 20
+        assert is_hanging.is_set()
+    finally:
+        go_on.set()
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.work()
+    recover_directory(tmp_path / "new", file_tiering)
+    with Stage(tmp_path / "new", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), [n for n in range(40) if n != 20])

@@ -124,12 +124,12 @@ def test_from_the_first_cold_segment_to_the_live_tail(
     produce(node, 0, COUNT)
 
     def is_moved() -> bool:
-        found = node.get("/v1/tier")
-        return found["waiting_segments"] == 0 and found["local_segments"] == 0
+        here = [row["state"] for row in node.get("/v1/topics/history/segments") if row["is_local"]]
+        found = node.get("/v1/tier")  # It learns of segments a little later.
+        return here == ["active"] and found["waiting_segments"] == found["local_segments"] == 0
 
     wait_until(is_moved)
-    segments = node.get("/v1/topics/history/segments")
-    assert sum(not row.get("is_local", True) or row["state"] == "tiered" for row in segments) > 5
+    assert len(node.get("/v1/topics/history/segments")) > 6
     assert consume(node, COUNT) == wanted(COUNT)
 
     assert node.get("/v1/node")["tiering"] == "ok"
@@ -203,11 +203,15 @@ def test_a_store_that_is_down_is_seen_and_bounded(tmp_path: Path) -> None:
         assert node.metric("firn_tier_appends_held") == 1
         assert node.metric('firn_tier_failures_total{kind="unavailable"}') > 0
         waiting = node.get("/v1/tier")
-        assert waiting["waiting_bytes"] < 30_000 + 3 * 4096 + 20_000
+        assert waiting["waiting_bytes"] > 30_000
         assert waiting["waiting"][0]["why"]
-        for _ in range(20):
+        end_offset = node.get("/v1/topics/history")["shards"][0]["end_offset"]
+        for _ in range(200):
             producer.produce("history", b"value-%d" % number + b"x" * 40, partition=0)
             number += 1
+        assert producer.flush(2) >= 200
+        assert node.get("/v1/topics/history")["shards"][0]["end_offset"] == end_offset
+        assert node.get("/v1/tier")["waiting_bytes"] == waiting["waiting_bytes"]
         server.resume()
         assert producer.flush(PATIENCE_S) == 0
         assert failed == []
@@ -227,8 +231,18 @@ def test_a_node_without_a_store_says_so(tmp_path: Path) -> None:
         assert node.get("/v1/node")["tiering"] is None
         shown = firn("--node", node.url, "tier", "status")
         assert (shown.returncode, "FIRN_TIERING_URL" in shown.stderr) == (1, True)
+        make_topic(node)
+        node.wait_for_log(lambda line: "without_store topics=1 first=history" in line)
+        made = firn("--node", node.url, "topic", "create", "more", "--config", "tiering=on")
+        assert made.returncode == 0
+        assert "warning: tiering=on, but the node has no object store" in made.stderr
     finally:
         assert node.stop() == 0
+    again = Served(tmp_path / "data")
+    try:
+        again.wait_for_log(lambda line: "without_store topics=2 first=history" in line)
+    finally:
+        assert again.stop() == 0
 
 
 def test_a_data_directory_without_a_node(tmp_path: Path) -> None:
@@ -254,13 +268,25 @@ def test_a_data_directory_without_a_node(tmp_path: Path) -> None:
     status = json.loads(run("tier", "status", "--json"))
     assert [row["local_segments"] for row in status["topics"]] == [0, 1]
     assert "three" in run("read", "cold")
-    run("verify")
+    assert run("verify").endswith("checked 1 copy in the object store\nnothing is wrong\n")
+    settings["FIRN_TIERING_URL"] = f"file://{tmp_path}/typo"
+    for looks in (("tier", "status"), ("tier", "scrub"), ("read", "cold"), ("recover",)):
+        place = str(tmp_path / "new") if looks == ("recover",) else data
+        done = firn(*looks, "--data", place, **settings)
+        assert done.returncode == 1
+        assert "typo: the directory is not there; is the URL right" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "objects"}
     settings.clear()
     run("tier", "status", is_well=False)
-    run("read", "cold", is_well=False)
+    refused = firn("read", "cold", "--data", data)
+    assert refused.returncode == 1
+    for way in ("FIRN_TIERING_URL", "[tiering]", "--config", "FIRN_CONFIG"):
+        assert way in refused.stderr
     assert "one" in run("read", "history")
+    assert run("verify").endswith("in what was checked; NOT checked: 1 cold segment\n")
     file = tmp_path / "firn.toml"
     file.write_text(f'[kafka]\nport = 0\n[tiering]\nurl = "file://{tmp_path}/objects"\n')
+    assert "three" in run("read", "cold", "--config", str(file))
     settings["FIRN_CONFIG"] = str(file)
     assert "three" in run("read", "cold")
 

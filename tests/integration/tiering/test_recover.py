@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from firnmq import NewRecord
 from firnmq.config import TieringConfig
 from firnmq.disk import run_blocking
+from firnmq.engines import RawPage
 from firnmq.engines.tier import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
+from firnmq.record import decode, parse_header
 from firnmq.server.recovery import recover_directory
 from firnmq.server.tier import open_object_store
 from firnmq.testing import FakeClock
@@ -183,7 +186,7 @@ def test_what_a_replaced_directory_still_uploads_does_not_count(
             new.work()
         old.store.topic(TOPIC).delete_before(20)
         old.fill(1000, 20)
-        old.mover.write_manifests_soon()
+        old.mover.upkeep.write_soon()
         old.work()
     recovery = recover_directory(tmp_path / "newest", file_tiering)
     assert any("had been replaced" in each for each in recovery.passed_over)
@@ -276,6 +279,84 @@ def test_a_gap_is_told_and_can_be_skipped(
     assert recover_directory(tmp_path / "data", file_tiering).gaps == []
     with Stage(tmp_path / "data", file_tiering) as stage:
         check(stage.store.topic(TOPIC), left)
+
+
+def split(content: bytes) -> Iterator[bytes]:
+    """Batches that stand one after the other."""
+    while content:
+        size = 12 + int.from_bytes(content[8:12], "big")
+        yield content[:size]
+        content = content[size:]
+
+
+def kafka_view(pages: list[RawPage]) -> list[bytes]:
+    """Values that a Kafka client shows that reads what is committed: page by page."""
+    values: list[bytes] = []
+    for page in pages:
+        told = sorted(page.aborted, key=lambda each: each.first_offset)
+        passed_over: set[int] = set()
+        for batch in split(b"".join(page.batches)):
+            header = parse_header(batch)
+            while told and told[0].first_offset <= header.last_offset:
+                passed_over.add(told.pop(0).producer_id)
+            if header.is_control:
+                continue  # None of those that are not lost here ends an aborted one.
+            if not (header.is_transactional and header.producer_id in passed_over):
+                values += [record.value or b"" for record in decode([batch]).records()]
+    return values
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+def test_a_transaction_that_was_aborted_in_a_gap_is_not_committed(
+    tmp_path: Path, file_tiering: TieringConfig, is_known: bool
+) -> None:
+    """1. A transaction begins in one segment, is aborted in the next, and its producer commits
+    another one in the third. 2. The second is lost. 3. What was aborted is not shown, what was
+    committed is, to our own readers and to Kafka's. `is_known`: the first segment was uploaded
+    after the abortion, so that its index tells."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create()
+        shard = topic.topic.shard_name(0)
+        engine = stage.local.engines["EngineSegment"]
+        topic.append(["before"], shard=0)
+        run_blocking(engine.append_batches(shard, [transactional_batch(8, 0, b"aborted")]))
+        topic.roll()
+        if not is_known:
+            stage.settle()
+            stage.work()
+        run_blocking(engine.append_marker(shard, 8, 0, is_commit=False))
+        topic.append(["lost"], shard=0)
+        topic.roll()
+        run_blocking(engine.append_batches(shard, [transactional_batch(8, 1, b"committed")]))
+        run_blocking(engine.append_marker(shard, 8, 0, is_commit=True))
+        topic.append(["after"], shard=0)
+        topic.roll()
+        stage.settle()
+        stage.work()
+        stage.objects.delete([stage.object_keys(".seg")[1]])
+    lose(tmp_path)
+    report = recover_directory(tmp_path / "data", file_tiering, skip_gaps=True)
+    row = report.topics[0].shards[0]
+    assert row.doubtful_transactions == ([] if is_known else [8])
+    left = [b"before", b"committed", b"after"]
+    for _ in range(2):
+        with Stage(tmp_path / "data", file_tiering) as stage:
+            topic = stage.store.topic(TOPIC)
+            assert [record.value for record in topic.records()] == left
+            for size in (1, 1 << 20):
+                pages = []
+                at = topic.status(0).start_offset
+                while at < topic.status(0).end_offset:
+                    page = stage.local.engines["EngineSegment"].read_batches(
+                        shard, at, max_bytes=size, committed=True
+                    )
+                    pages.append(page)
+                    at = page.next_offset
+                assert kafka_view(pages) == left
+            assert not stage.local.verifier.verify(shard).findings
+            stage.work()
+        lose(tmp_path)
+        assert recover_directory(tmp_path / "data", file_tiering).gaps == []
 
 
 def test_an_end_that_cannot_be_read_is_a_gap(tmp_path: Path, file_tiering: TieringConfig) -> None:
@@ -387,5 +468,122 @@ def test_which_cluster_and_where(tmp_path: Path, file_tiering: TieringConfig) ->
 
 
 def test_an_empty_store(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    open_object_store(file_tiering).close()
     with pytest.raises(InvalidArgument, match="none"):
         recover_directory(tmp_path / "data", file_tiering)
+
+
+# Groups -------------------------------------------------------------------------------------------
+
+
+def group_objects(stage: Stage) -> list[str]:
+    return [info.key for info in stage.objects.list("groups")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_groups_go_on_where_they_were(tmp_path: Path, tiering: TieringConfig, engine: str) -> None:
+    """1. Groups commit, one of them what is not uploaded. 2. Everything is lost. 3. They have their
+    offsets again, none beyond what was recovered, and none of a topic that was not."""
+    with Stage(tmp_path / "data", tiering) as stage:
+        shards = stage.create(shards=2, storage_type=engine).topic.shard_names()
+        other = stage.create("without", tiering="off").topic.shard_name(0)
+        stage.fill(0, 40)
+        stage.store.topic(TOPIC).append(["lost with the node"] * 4, shard=0)
+        offsets = stage.local.offsets
+        offsets.commit("readers", {shards[0]: 17, other: 1}, "noted")
+        offsets.commit("grüppe/ü x", {shards[0]: 43, shards[1]: 0})
+        offsets.commit("elsewhere", {other: 1})
+        before = offsets.committed("readers")[shards[0]]
+        stage.work(rounds=40)
+        assert len(group_objects(stage)) == 1
+        assert stage.mover.scrub(dry_run=False, grace_ms=0).orphan_count == 0
+    lose(tmp_path)
+    report = recover_directory(tmp_path / "data", tiering)
+    assert report.groups == ["grüppe/ü x", "readers"]
+    assert report.groups_written_ms is not None
+    (clamped,) = report.clamped_offsets
+    assert (clamped.group, clamped.topic, clamped.shard) == ("grüppe/ü x", TOPIC, shards[0])
+    assert (clamped.committed_offset, clamped.end_offset) == (43, 40)
+    with Stage(tmp_path / "data", tiering) as stage:
+        offsets = stage.local.offsets
+        assert offsets.groups() == ["grüppe/ü x", "readers"]
+        assert offsets.committed("readers") == {shards[0]: before}
+        found = {shard: each.offset for shard, each in offsets.committed("grüppe/ü x").items()}
+        assert found == {shards[0]: 40, shards[1]: 0}
+
+
+def test_offsets_are_written_when_they_change(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        shard = stage.create().topic.shard_name(0)
+        stage.fill(0, 40)
+        stage.work()
+        assert group_objects(stage) == []
+        stage.local.offsets.commit("readers", {shard: 1})
+        stage.mover.work()
+        assert group_objects(stage) == [], "not more often than every offsets_ms"
+        stage.work()
+        (first,) = group_objects(stage)
+        stage.work()
+        assert group_objects(stage) == [first]
+        stage.local.offsets.commit("readers", {shard: 2})
+        stage.work()
+        (second,) = group_objects(stage)
+        assert second > first
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.work()
+        assert group_objects(stage) == [second]
+        stage.local.offsets.forget("readers")
+        stage.work()
+    assert recover_directory(tmp_path / "new", file_tiering).groups == []
+
+
+def test_offsets_of_the_last_moment_are_in_the_store(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    with Stage(tmp_path / "data", file_tiering, moves=True) as stage:
+        shard = stage.create().topic.shard_name(0)
+        stage.fill(0, 40)
+        stage.mover.upload_now()
+        stage.local.offsets.commit("readers", {shard: 33})
+    recover_directory(tmp_path / "new", file_tiering)
+    with Stage(tmp_path / "new", file_tiering) as stage:
+        assert stage.local.offsets.committed("readers")[shard].offset == 33
+
+
+def test_a_replaced_node_does_not_set_groups_back(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    """1. A cluster is recovered, and a group reads on. 2. The old node comes back with what it
+    knew. 3. The next recovery has what the new one said."""
+    with Stage(tmp_path / "data", file_tiering) as old:
+        shard = old.create().topic.shard_name(0)
+        old.fill(0, 40)
+        old.local.offsets.commit("readers", {shard: 5})
+        old.work()
+        recover_directory(tmp_path / "new", file_tiering)
+        with Stage(tmp_path / "new", file_tiering) as new:
+            new.local.offsets.commit("readers", {shard: 25})
+            new.work()
+        old.local.offsets.commit("readers", {shard: 6})
+        old.work()
+    recover_directory(tmp_path / "newest", file_tiering)
+    with Stage(tmp_path / "newest", file_tiering) as stage:
+        assert stage.local.offsets.committed("readers")[shard].offset == 25
+
+
+def test_damaged_offsets_are_told(tmp_path: Path, file_tiering: TieringConfig) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        shard = stage.create().topic.shard_name(0)
+        stage.fill(0, 40)
+        stage.local.offsets.commit("readers", {shard: 5})
+        stage.work()
+        (key,) = group_objects(stage)
+        content = bytearray(stage.objects.get_range(key, 0, stage.objects.head(key).size))
+        content[-10] ^= 1
+        stage.objects.put(key, content, if_absent=False)
+    with pytest.raises(Corruption, match="--skip-gaps recovers without it"):
+        recover_directory(tmp_path / "new", file_tiering)
+    report = recover_directory(tmp_path / "new", file_tiering, skip_gaps=True)
+    assert (report.groups, len(report.passed_over)) == ([], 1)
+    with Stage(tmp_path / "new", file_tiering) as stage:
+        check(stage.store.topic(TOPIC), range(40))

@@ -13,7 +13,7 @@ from firnmq.testing import FakeClock
 from firnmq.tiering.keys import object_key, parse
 from firnmq.tiering.scrubber import ScrubReport
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
-from tests.integration.tiering.stage import TOPIC, Stage, Wrapped, check
+from tests.integration.tiering.stage import TIERED_HERE, TOPIC, Stage, Wrapped, check
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -74,6 +74,69 @@ def test_what_is_missing_is_found(tmp_path: Path, tiering: TieringConfig) -> Non
         assert "is not there" in found[segments[0]].reason
         assert "5 bytes" in found[index].reason
         assert all(each.is_local for each in found.values())
+
+
+@pytest.mark.parametrize("engine", ["EngineSegment", "EngineRocksDB", "EngineMemory"])
+@pytest.mark.parametrize("suffix", [".seg", ".idx", ".mf"])
+def test_a_lost_object_is_brought_back(
+    tmp_path: Path, tiering: TieringConfig, engine: str, suffix: str
+) -> None:
+    """1. Somebody removes an object of a segment that is here as well. 2. A look changes nothing.
+    3. A scrub copies the segment again, and what is here stays all the while."""
+    with Stage(tmp_path / "data", tiering) as stage:
+        topic = stage.create(storage_type=engine)
+        stage.fill(0, 60)
+        stage.work()
+        before = stage.metas()
+        stage.objects.delete([stage.object_keys(suffix)[1]])
+        stage.mover.scrub(dry_run=True)
+        assert stage.metas() == before
+        report = stage.mover.scrub(dry_run=False)
+        assert [(each.is_local, each.is_mended) for each in report.missing] == [(True, True)]
+        assert report.mended_count == 1
+        stage.settle()
+        assert stage.states() == {TIERED_HERE}
+        copies = [(old.tier, new.tier) for old, new in zip(before, stage.metas(), strict=True)]
+        assert [at for at, (old, new) in enumerate(copies) if old != new] == [1]
+        again = stage.mover.scrub(dry_run=True, grace_ms=0)
+        assert (again.missing, again.orphan_count) == ([], 0)
+        check(topic, range(60))
+    shutil.rmtree(tmp_path / "data")
+    assert recover_directory(tmp_path / "data", tiering).gaps == []
+    with Stage(tmp_path / "data", tiering) as stage:
+        check(stage.store.topic(TOPIC), range(60))
+
+
+def test_what_is_only_in_the_store_cannot_be_brought_back(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create(local_retention_ms=0)
+        stage.fill(0, 40)
+        stage.work()
+        before = stage.metas()
+        stage.objects.delete([stage.object_keys(".seg")[1]])
+        report = stage.mover.scrub(dry_run=False)
+        assert [(each.is_local, each.is_mended) for each in report.missing] == [(False, False)]
+        assert (report.mended_count, stage.metas()) == (0, before)
+
+
+def test_a_copy_that_changes_during_the_scrub_is_left_alone(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create()
+        stage.fill(0, 40)
+        stage.work()
+        engine, shard = stage.local.engines["EngineSegment"], topic.topic.shard_name(0)
+        meta = stage.metas()[1]
+        assert meta.tier is not None
+        assert engine.lose_copy(shard, meta.seq, "0" * 16) is None
+        assert engine.lose_copy(shard, 99, meta.tier.upload_id) is None
+        assert stage.metas()[1] == meta
+        engine.drop_local(shard, meta.seq)
+        assert engine.lose_copy(shard, meta.seq, meta.tier.upload_id) is None
+        check(topic, range(40))
 
 
 class Skewed(Wrapped):

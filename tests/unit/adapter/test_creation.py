@@ -79,7 +79,7 @@ def test_shards_that_do_not_come_up_in_time(store: LocalStore) -> None:
         create(store)
     assert "one of its shards did not come up" in str(caught.value)
     assert is_empty(store)
-    store.state.catalog.wait_s = 3
+    store.state.catalog.wait_s = 30
     create(store)
 
 

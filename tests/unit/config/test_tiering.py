@@ -16,6 +16,7 @@ def test_the_environment_says_it_all() -> None:
         {
             "FIRN_TIERING_URL": "s3://bucket/prefix",
             "FIRN_TIERING_CLUSTER": "north",
+            "FIRN_TIERING_ACCESS_KEY": "me",
             "FIRN_TIERING_SECRET_KEY": "hush",
             "FIRN_TIERING_BACKLOG_BYTES": "1000",
             "FIRN_TIERING_READ_BACK": "true",
@@ -34,6 +35,8 @@ def test_the_environment_says_it_all() -> None:
         ({"cluster": ""}, "tiering.cluster"),
         ({"parallel_uploads": 0}, "tiering.parallel_uploads"),
         ({"backlog_bytes": 0}, "tiering.backlog_bytes"),
+        ({"timeout_ms": 0}, "timeout_ms"),
+        ({"secret_key": "without an access key"}, "access_key"),
         ({"retry_ms": 100, "retry_ms_max": 99}, "tiering.retry_ms_max"),
     ],
 )

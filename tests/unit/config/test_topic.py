@@ -126,6 +126,17 @@ def test_some_options_can_be_changed() -> None:
     assert config.with_options({"ttl.ms": 7}) == TopicConfig(segment_bytes=2048, ttl_ms=7)
 
 
+@pytest.mark.parametrize("unit", ["ms", "bytes"])
+def test_nothing_stays_here_longer_than_it_is_kept(unit: str) -> None:
+    local, total = f"local.retention.{unit}", f"retention.{unit}"
+    config = TopicConfig.from_options({local: 1001, total: 1000})  # As a topic may have it.
+    with pytest.raises(InvalidArgument, match=rf"above retention\.{unit}, which") as caught:
+        config.check_new()
+    assert caught.value.argument == local
+    for good in ({local: 1000}, {local: None}, {total: None}, {total: 1001}):
+        config.with_options(good).check_new()
+
+
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
 def test_good_names(name: str) -> None:
     assert check_topic_name(name) == name

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,12 +52,11 @@ def test_a_deleted_log_is_let_go(lab: Lab, durability: str) -> None:
     shard.append_values(b"v")
     log = weakref.ref(lab.engine.log(shard.name))  # type: ignore[attr-defined]
     lab.engine.delete_shard(shard.name)
-    for _ in range(2_000):  # Every worker has had a turn, and its ticks.
-        if log() is None:
-            break
+    deadline = time.monotonic() + 60
+    while log() is not None:  # Until every worker has had a turn, and its ticks.
+        assert time.monotonic() < deadline
         other.append_values(b"v")
         gc.collect(0)
-    assert log() is None
 
 
 def test_closing_syncs_what_was_left_to_the_system(files_lab: Lab) -> None:
@@ -102,7 +102,7 @@ def test_an_interval_sync_comes_by_itself(files_lab: Lab, monkeypatch: pytest.Mo
     monkeypatch.setattr(FileCache, "sync", sync)
     shard = files_lab.shard({"durability": "interval", "durability.interval.ms": 1})
     shard.append_values(b"v")
-    assert synced.wait(10)
+    assert synced.wait(60)
 
 
 def test_a_late_sync_that_fails_closes_the_shard_and_it_reopens(

@@ -12,6 +12,8 @@ import pytest
 
 from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.config import StoreConfig
+from firnmq.engines.segments import SegmentState
+from firnmq.engines.tier import TierCopy
 from firnmq.errors import DiskFull, LimitExceeded
 from firnmq.record import NewRecord, encode
 from tests.conformance.lab import Lab, Shard
@@ -182,6 +184,28 @@ def test_what_a_crash_left_of_dropped_segments_is_removed(lab: Lab) -> None:
     assert shard.start == segments[1].end_offset
     assert len(list(folder.iterdir())) == before - 2
     assert lab.store.state.chain(spec.uid)[0].seq == segments[2].seq
+
+
+def test_a_start_that_moves_past_a_copy_that_the_log_has_not_heard_of(lab: Lab) -> None:
+    """1. A part of a move has reached the catalog before. 2. A copy was begun there, and the answer
+    is lost. 3. The start moves on: the copy is remembered until its objects are gone."""
+    shard = lab.shard({"segment.bytes": 4096, "memory.overflow": "spill"})
+    for number in range(60):
+        shard.append(rich(number))
+    lab.engine.housekeep()
+    first, second, third = shard.status.segments[:3]
+    uid, state = shard.status.spec.uid, lab.store.state
+    state.move_start(uid, first.end_offset, [first])
+    copy = TierCopy(upload_id="0" * 16, key="somewhere", started_ms=0)
+    state.change_copy(uid, second.with_copy(copy))
+    lab.engine.delete_records_before(shard.name, third.end_offset)
+    assert shard.start == third.end_offset
+    left = {meta.seq: (meta.state, meta.tier) for meta in state.chain(uid)}
+    assert left[second.seq] == (SegmentState.DELETED, copy)
+    assert not {first.seq, third.seq} & left.keys()
+    assert shard.offsets() == list(range(third.end_offset, 60))
+    lab.reopen()
+    assert shard.start == third.end_offset
 
 
 @pytest.mark.parametrize("value_bytes", [1, 100, 3_000, 70_000])

@@ -83,13 +83,13 @@ def test_a_deleted_segment_is_known_until_its_copy_is_forgotten(bench: Bench) ->
     with pytest.raises(StaleEpoch):
         bench.shards.forget_copy(uid, 0)
     bench.shards.move_start(uid, 20, [first, second])
-    bench.cache.wait_for_revision(bench.revision, 10)
+    bench.cache.wait_for_revision(bench.revision, 30)
     ((name, dead),) = bench.shards.dead_copies()
     assert (name, dead) == ("s", first.become_deleted())
     assert dead.state is SegmentState.DELETED
     for _ in range(2):
         bench.shards.forget_copy(uid, 0)
-    bench.cache.wait_for_revision(bench.revision, 10)
+    bench.cache.wait_for_revision(bench.revision, 30)
     assert bench.shards.dead_copies() == []
 
 

@@ -104,8 +104,11 @@ def test_threads_that_read_all_over_get_their_bytes_while_extents_are_evicted(
 
     def read_much(seed: int) -> int:
         chance = random.Random(seed)
-        wrong = 0
-        for _ in range(150):
+        wrong = rounds = 0
+        while rounds < 150 or (cache.statistics().evicted_count == 0 and rounds < 2_000):
+            rounds += 1
+            if chance.random() < 0.05:
+                cache.flush()  # A disk that falls behind would cache too little to evict it.
             key, content = chance.choice((("a.seg", CONTENT), ("b.seg", CONTENT[::-1])))
             start = chance.randrange(len(content) - 3_000)
             part = ObjectPart(key, 0, len(content))
@@ -200,6 +203,55 @@ def test_what_is_fetched_ahead_is_not_waited_for_and_a_reader_need_not_queue(
         assert found.result(30) == CONTENT[2 * CHUNK : 2 * CHUNK + 100]
     assert cache.read(PART, 0, 3 * CHUNK) == CONTENT[: 3 * CHUNK]
     assert store.fetched("a.seg") == [(0, CHUNK), (CHUNK, 2 * CHUNK), (2 * CHUNK, 3 * CHUNK)]
+
+
+def test_what_is_in_memory_or_under_way_wakes_no_thread(make: Make, store: ScriptedStore) -> None:
+    """Each thread that wakes would want the interpreter's lock, which those who append need."""
+    # 1. All threads have fetched something, and wait.
+    cache = make()
+    cache.prefetch(PART, 0, 4 * CHUNK)
+    cache.read(PART, 0, 4 * CHUNK)
+    cache.flush()
+    # 2. Three of them are busy, the fourth waits.
+    store.is_open.clear()
+    for _ in range(len(store.gets)):
+        assert store.arrived.acquire(timeout=30)
+    cache.prefetch(PART, 4 * CHUNK, len(CONTENT))
+    for _ in range(3):
+        assert store.arrived.acquire(timeout=30)
+    wait_until_parked("firn-cold")
+    before = switches("firn-cold")
+    # 3. Whatever is asked for again is here or on its way.
+    for _ in range(50):
+        cache.prefetch(PART, 0, len(CONTENT))
+        assert cache.read(PART, 500, CHUNK) == CONTENT[500 : 500 + CHUNK]
+    assert switches("firn-cold") == before
+    # 4. What is new wakes one.
+    cache.prefetch(ObjectPart("b.seg", 0, 5 * PIECE), 0, PIECE)
+    assert store.arrived.acquire(timeout=30)
+
+
+def switches(prefix: str) -> dict[str, str]:
+    """What each thread of ours does, and how often it has given up the processor by itself."""
+    found = {}
+    for thread in threading.enumerate():
+        if thread.name.startswith(prefix):
+            status = Path(f"/proc/self/task/{thread.native_id}/status").read_text().splitlines()
+            wanted = (line for line in status if line.startswith(("State", "voluntary")))
+            found[thread.name] = " ".join(line.split()[1] for line in wanted)
+    return found
+
+
+def wait_until_parked(prefix: str) -> None:
+    """Until all of them sleep: seen twice with no switch in between."""
+    seen: dict[str, str] = {}
+    for _ in range(1_000):
+        now = switches(prefix)
+        if now == seen and all(each.startswith("S ") for each in now.values()):
+            return
+        seen = now
+        threading.Event().wait(0.02)
+    raise AssertionError(f"threads do not come to rest: {seen}")
 
 
 def test_a_failed_fetch_ahead_hurts_nobody(make: Make, store: ScriptedStore) -> None:
@@ -402,6 +454,7 @@ def test_close_stops_threads_and_refuses_reads(make: Make, store: ScriptedStore)
     assert store.arrived.acquire(timeout=30)
     closing = threading.Thread(target=cache.close)
     closing.start()
+    assert cache._closing.wait(30)
     store.is_open.set()
     closing.join(30)
     assert not closing.is_alive()

@@ -9,9 +9,9 @@ from firnmq.engines.tier import IndexDump
 from firnmq.engines.transactions import AbortedTransaction
 from firnmq.tiering import keys
 from firnmq.tiering.indexobject import read_index, write_index
-from firnmq.tiering.manifest import SegmentManifest, ShardManifest, TopicManifest
+from firnmq.tiering.manifest import Manifest
 from tests.unit.tiering.sources import sealed_meta
-from tests.unit.tiering.test_manifest import SEGMENT, SHARD, TOPIC
+from tests.unit.tiering.test_manifest import GROUPS, SEGMENT, SHARD, TOPIC
 
 GOLDEN = json.loads(
     (Path(__file__).parents[2] / "golden" / "tiered_objects_v1.json").read_text("utf-8")
@@ -32,10 +32,8 @@ def test_an_index_is_written_and_read_as_ever() -> None:
     assert read_index(bytes.fromhex(GOLDEN["idx"]), "golden")[1] == DUMP
 
 
-@pytest.mark.parametrize("manifest", [SEGMENT, SHARD, TOPIC])
-def test_manifests_are_written_and_read_as_ever(
-    manifest: SegmentManifest | ShardManifest | TopicManifest,
-) -> None:
+@pytest.mark.parametrize("manifest", [SEGMENT, SHARD, TOPIC, GROUPS])
+def test_manifests_are_written_and_read_as_ever(manifest: Manifest) -> None:
     golden = GOLDEN[manifest.format].encode()
     assert manifest.pack() == golden
     assert type(manifest).unpack(golden, "golden") == manifest

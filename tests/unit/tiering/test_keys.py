@@ -99,3 +99,19 @@ def test_foreign_names_are_not_ours() -> None:
     ):
         assert keys.parse(foreign) is None
         assert keys.parse_manifest(foreign) is None
+
+
+@pytest.mark.parametrize("cluster", ["prod", ".hidden", "a.b-c_d"])
+def test_names_of_groups_say_whose_they_are(cluster: str) -> None:
+    key = keys.groups_key(cluster, 12)
+    assert key.startswith(keys.groups_prefix(cluster))
+    assert keys.parse_groups(key) == (cluster, 12)
+    assert keys.parse(key) is None
+    assert keys.parse_manifest(key) is None
+
+
+@pytest.mark.parametrize(
+    "key", ["groups/prod/12.mf", f"groups/.x/{1:020d}.mf", f"groups/{1:020d}.mf", "groups/a/b/c"]
+)
+def test_names_that_are_not_those_of_groups(key: str) -> None:
+    assert keys.parse_groups(key) is None

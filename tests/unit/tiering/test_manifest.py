@@ -8,7 +8,14 @@ import pytest
 
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
-from firnmq.tiering.manifest import SegmentManifest, ShardManifest, TopicManifest
+from firnmq.tiering.manifest import (
+    GroupsManifest,
+    Manifest,
+    SegmentManifest,
+    ShardManifest,
+    StoredOffset,
+    TopicManifest,
+)
 from tests.unit.tiering.sources import sealed_meta
 
 META = sealed_meta(
@@ -50,10 +57,16 @@ TOPIC = TopicManifest(
     shard_count=3,
     options={"tiering": "on", "retention.ms": None},
 )
+GROUPS = GroupsManifest(
+    cluster=WHERE["cluster"],
+    number=3,
+    written_ms=2,
+    groups={"grüppe": {"1_0": StoredOffset(50, 1), "1_2": StoredOffset(0, 2, 4, "noted")}},
+)
 
 
-@pytest.mark.parametrize("manifest", [SEGMENT, SHARD, TOPIC])
-def test_manifests_come_back(manifest: SegmentManifest | ShardManifest | TopicManifest) -> None:
+@pytest.mark.parametrize("manifest", [SEGMENT, SHARD, TOPIC, GROUPS])
+def test_manifests_come_back(manifest: Manifest) -> None:
     assert type(manifest).unpack(manifest.pack(), "object") == manifest
 
 
@@ -66,7 +79,7 @@ def test_a_segment_is_found_again_from_its_manifest_alone() -> None:
 
 def test_a_flipped_bit_is_found_or_changes_nothing() -> None:
     chance = random.Random(3)
-    for manifest in (SEGMENT, SHARD, TOPIC):
+    for manifest in (SEGMENT, SHARD, TOPIC, GROUPS):
         packed = manifest.pack()
         for _ in range(500):
             bad = bytearray(packed)

@@ -99,6 +99,10 @@ class KafkaStorage:
         end = min(end, await driver.stable_offset(shard)) if committed else end
         return None if found >= end else found
 
+    async def finds_cold(self, name: str, partition: int, timestamp_ms: int) -> bool:
+        """Whether `offset_at` may have to wait for an object store."""
+        return await self._driver(name).finds_cold(self.shard(name, partition), timestamp_ms)
+
     async def timestamp_of(self, name: str, partition: int, offset: int) -> int:
         """The record's timestamp, committed or not; -1 if it is gone."""
         page = await self.read(name, partition, offset, 1)

@@ -18,6 +18,7 @@ from firnmq.engines.segments import (
     SegmentBytes,
     SegmentCopy,
     SegmentMeta,
+    SegmentState,
 )
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.compact import NotReplaced
@@ -219,9 +220,15 @@ class MemoryState:
         try:
             self._state.move_start(uid, start_offset, spilled, active)
         except STORAGE_ERRORS:
-            # An attempt that failed, now or before, may have left a part of it in the catalog.
-            chain = self._state.chain(uid)
-            left = [meta for meta in spilled if is_in_chain(meta, chain)]
+            # An attempt that failed, now or before, may have left a part of it in the catalog. What
+            # is left is whatever is not deleted there: a segment whose copy has changed without our
+            # knowing makes the next attempt fail too, until the log has taken that over.
+            live = {
+                each.seq
+                for each in self._state.chain(uid)
+                if each.state is not SegmentState.DELETED
+            }
+            left = [meta for meta in spilled if meta.seq in live]
             if len(left) == len(spilled):
                 raise
             self._state.move_start(uid, start_offset, left, active)

@@ -34,6 +34,7 @@ from firnmq.record import (
     Columns,
     Selection,
     empty_batch,
+    parse_header,
 )
 from firnmq.record.selection import ColumnName
 
@@ -126,6 +127,11 @@ class LogReader:
         end = view.stable_offset if committed else view.end_offset
         for segment, runs, next_batch_bytes in self._runs_from(view, offset, end, max_bytes):
             is_filtered = has_dead or may_expire(view, segment, self._now_ms)
+            next_offset = runs[0].entries[0].base_offset if runs else at
+            if batches and committed and view.aborted.has_marker_in(at, next_offset):
+                # The marker is lost: a client would take what its producer wrote later for aborted
+                # as well. What it is told of a page ends with the page.
+                break
             for run in runs:
                 if is_filtered:
                     pieces, taken, at = self._live_batches(segment, run, at, max_bytes, batches)
@@ -150,7 +156,9 @@ class LogReader:
             start_offset=view.start_offset,
             end_offset=view.end_offset,
             stable_offset=view.stable_offset,
-            aborted=tuple(view.aborted.overlapping(offset, at)) if committed else (),
+            aborted=tuple(view.aborted.overlapping(_first_of(batches, offset), at))
+            if committed
+            else (),
         )
 
     def _live_batches(
@@ -524,3 +532,8 @@ def _check_limits(max_records: int, max_bytes: int) -> None:
     for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidArgument(name, f"must be a whole number above 0, not {value!r}")
+
+
+def _first_of(batches: list[memoryview], offset: int) -> int:
+    """Where what is given out begins: not before the offset that was asked for."""
+    return max(offset, parse_header(batches[0]).base_offset) if batches else offset

@@ -4,8 +4,8 @@
 loaded when a store of its kind is opened, and is used in one module only.
 """
 
+from firnmq.config import StoreOptions
 from firnmq.tiering.stores.api import ObjectInfo, ObjectStore
 from firnmq.tiering.stores.opening import open_store
-from firnmq.tiering.stores.options import StoreOptions
 
 __all__ = ["ObjectInfo", "ObjectStore", "StoreOptions", "open_store"]

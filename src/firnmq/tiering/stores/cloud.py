@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from firnmq.config import StoreOptions
 from firnmq.disk.files import Buffer
 from firnmq.errors import (
     InvalidArgument,
@@ -24,6 +25,7 @@ from firnmq.errors import (
     StoreDenied,
     StoreError,
     StorePackageMissing,
+    StoreTimedOut,
     StoreUnavailable,
 )
 from firnmq.tiering.stores.api import (
@@ -34,7 +36,6 @@ from firnmq.tiering.stores.api import (
     check_range,
     every_key,
 )
-from firnmq.tiering.stores.options import StoreOptions
 from firnmq.tiering.stores.s3_uploads import S3Access, UnfinishedUploads
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ _LIST_PAGE = 1_000
 _STATUS = re.compile(r"status code: (\d{3})")
 _NO_BUCKET = "NoSuchBucket"
 _REASON = re.compile(r"<Code>(?P<code>[^<]*)</Code>\s*<Message>(?P<message>[^<]*)</Message>")
+_HTTP_TROUBLE = re.compile(r"HttpError \{\s*kind: (?P<kind>\w+),")
+_RETRIES = re.compile(r"after (\d+) retries")
+_OS_MESSAGE = re.compile(r'message: "([^"]*)"')
+"""Parts of obstore's dump of its insides; without them a reason is worded less well."""
 _TRY_AGAIN_STATUS = {408, 409, 425, 429}
 """Refusals that mean "not now"; the others from 300 to 499 mean "not like this"."""
 
@@ -102,7 +107,7 @@ class CloudStore:
 
     def put(self, key: str, data: Buffer, *, if_absent: bool = True) -> ObjectInfo:
         check_key(key)
-        with self._translated(key):
+        with self._translated(key, "put"):
             result = self._obstore.put(
                 self._client,
                 key,
@@ -136,7 +141,7 @@ class CloudStore:
         check_range(start, size)
         if size == 0:  # The protocol has no empty range.
             return b"" if self.head(key).size >= start else self._truncated(key, start, size)
-        with self._translated(key, start, size):
+        with self._translated(key, "get_range", start, size):
             data = self._obstore.get_range(self._client, key, start=start, length=size)
         if len(data) != size:
             raise ObjectTruncated(self.url, key, expected=size, found=len(data))
@@ -145,7 +150,7 @@ class CloudStore:
     def head(self, key: str) -> ObjectInfo:
         check_key(key)
         try:
-            with self._translated(key):
+            with self._translated(key, "head"):
                 return _info(self._obstore.head(self._client, key))
         except ObjectNotFound:
             # The answer to HEAD does not say whether the bucket is there.
@@ -154,10 +159,10 @@ class CloudStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         prefix = check_prefix(prefix)
-        with self._translated(""):
+        with self._translated("", "list"):
             pages = self._obstore.list(self._client, prefix or None, chunk_size=_LIST_PAGE)
         while True:
-            with self._translated(""):
+            with self._translated("", "list"):
                 page = next(pages, None)
             if page is None:
                 return
@@ -168,7 +173,7 @@ class CloudStore:
         if not paths:
             return
         try:
-            with self._translated(""):
+            with self._translated("", "delete"):
                 self._obstore.delete(self._client, paths)
         except ObjectNotFound:
             # Stores without a bulk request stop at the first one that is not there.
@@ -193,7 +198,7 @@ class CloudStore:
         pass
 
     def _upload_parts(self, key: str, source: Iterator[Buffer], size: int) -> None:
-        with self._translated(key):
+        with self._translated(key, "upload"):
             self._obstore.put(
                 self._client,
                 key,
@@ -205,7 +210,7 @@ class CloudStore:
 
     def _delete_one(self, key: str) -> None:
         try:
-            with self._translated(key):
+            with self._translated(key, "delete"):
                 self._obstore.delete(self._client, key)
         except ObjectNotFound:
             pass
@@ -225,7 +230,9 @@ class CloudStore:
         raise ObjectTruncated(self.url, key, expected=size, found=found)
 
     @contextmanager
-    def _translated(self, key: str, start: int = 0, size: int = 0) -> Iterator[None]:
+    def _translated(
+        self, key: str, operation: str, start: int = 0, size: int = 0
+    ) -> Iterator[None]:
         """Makes obstore's errors ours. What the caller's chunks raise passes as it is."""
         if os.getpid() != self._process:
             raise StoreError(self.url, "was opened before a fork; open it again in this process")
@@ -249,12 +256,29 @@ class CloudStore:
                 raise self._no_bucket() from error
             if status == 416:
                 self._truncated(key, start, size)
-            raise self._failure(key, status, error) from error
+            raise self._failure(key, operation, status, error) from error
 
     def _no_bucket(self) -> StoreDenied:
         return StoreDenied(self.url, "there is no such bucket; create it")
 
-    def _failure(self, key: str, status: int | None, error: Exception) -> StoreError:
+    def _failure(
+        self, key: str, operation: str, status: int | None, error: Exception
+    ) -> StoreError:
+        if status is None and (reason := _HTTP_TROUBLE.search(str(error))) is not None:
+            # Its first line says "error sending request", whatever happened.
+            if reason["kind"] == "Timeout":
+                retries = _RETRIES.search(str(error))
+                return StoreTimedOut(
+                    self.url,
+                    operation,
+                    self._options.timeout_ms,
+                    key=key,
+                    try_count=1 if retries is None else int(retries[1]) + 1,
+                )
+            cause = _OS_MESSAGE.search(str(error))
+            what = "cannot be reached" if reason["kind"] == "Connect" else "the connection broke"
+            why = what if cause is None else f"{what}: {cause[1]}"
+            return StoreUnavailable(self.url, f"{operation}: {why}", key=key)
         is_refused = status is not None and 300 <= status < 500 and status not in _TRY_AGAIN_STATUS
         kind = StoreDenied if is_refused else StoreUnavailable
         return kind(self.url, _first_line(error), key=key)

@@ -14,8 +14,10 @@ import secrets
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial as bound
 from typing import TYPE_CHECKING, TypeVar
 
+from firnmq.config import StoreOptions
 from firnmq.disk.files import Buffer
 from firnmq.errors import (
     ObjectExists,
@@ -24,6 +26,7 @@ from firnmq.errors import (
     StoreDenied,
     StoreError,
     StorePackageMissing,
+    StoreTimedOut,
     StoreUnavailable,
 )
 from firnmq.tiering.stores.api import (
@@ -34,7 +37,6 @@ from firnmq.tiering.stores.api import (
     check_range,
     every_key,
 )
-from firnmq.tiering.stores.options import StoreOptions
 
 if TYPE_CHECKING:
     from hdfs_native import AsyncClient, AsyncFileWriter, FileStatus
@@ -94,11 +96,11 @@ class HdfsStore:
                 raise ObjectTruncated(self.url, key, expected=size, found=found)
             return await reader.read_range(start, size) if size else b""
 
-        return self._retried(key, read)
+        return self._retried("get_range", key, read)
 
     def head(self, key: str) -> ObjectInfo:
         path = self._path(key)
-        status = self._retried(key, lambda: self._client.get_file_info(path))
+        status = self._retried("head", key, lambda: self._client.get_file_info(path))
         if status.isdir:
             raise ObjectNotFound(self.url, key)
         return ObjectInfo(key, status.length, _e_tag(status), status.modification_time)
@@ -115,7 +117,7 @@ class HdfsStore:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             path = self._path(key)
-            self._call(key, lambda path=path: self._client.delete(path))  # type: ignore[misc]
+            self._call("delete", key, lambda path=path: self._client.delete(path))  # type: ignore[misc]
         for folder in sorted({self._path(key).rpartition("/")[0] for key in keys}, reverse=True):
             self._prune(folder)
 
@@ -127,7 +129,7 @@ class HdfsStore:
         statuses = self._statuses(f"{self._root}/{PARTIAL}", recursive=False)
         old = [each.path for each in statuses if each.modification_time < before_ms]
         for path in old:
-            self._call("", lambda path=path: self._client.delete(path))  # type: ignore[misc]
+            self._call("sweep", "", lambda path=path: self._client.delete(path))  # type: ignore[misc]
         return len(old)
 
     def close(self) -> None:
@@ -147,7 +149,9 @@ class HdfsStore:
     ) -> ObjectInfo:
         target = self._path(key)
         partial = f"{self._root}/{PARTIAL}/{secrets.token_hex(8)}"
-        writer = self._call(key, lambda: self._client.create(partial, self._write_options))
+        writer = self._call(
+            "create", key, lambda: self._client.create(partial, self._write_options)
+        )
         try:
             self._fill(writer, key, chunks, size)
             self._place(partial, target, key, if_absent=if_absent)
@@ -162,21 +166,23 @@ class HdfsStore:
             written += byte_length(chunk)
             if written > size:
                 break
-            self._call(key, lambda chunk=chunk: writer.write(chunk))  # type: ignore[misc]
+            self._call("write", key, lambda chunk=chunk: writer.write(chunk))  # type: ignore[misc]
         if written != size:
             raise ObjectTruncated(self.url, key, expected=size, found=written)
         if written:
-            self._call(key, writer.hsync)
-        self._call(key, writer.close)
+            self._call("sync", key, writer.hsync)
+        self._call("close", key, writer.close)
 
     def _place(self, partial: str, target: str, key: str, *, if_absent: bool) -> None:
         folder = target.rpartition("/")[0]
         for _ in range(_PLACE_ATTEMPTS_MAX):
             if folder:
-                self._call(key, lambda: self._client.mkdirs(folder, create_parent=True))
+                self._call("mkdirs", key, lambda: self._client.mkdirs(folder, create_parent=True))
             try:
                 return self._call(
-                    key, lambda: self._client.rename(partial, target, overwrite=not if_absent)
+                    "rename",
+                    key,
+                    lambda: self._client.rename(partial, target, overwrite=not if_absent),
                 )
             except ObjectNotFound:
                 continue  # The folder was removed meanwhile.
@@ -185,11 +191,11 @@ class HdfsStore:
     def _discard(self, partial: str, writer: AsyncFileWriter) -> None:
         """After a failed write; if this fails too, the next sweep does it."""
         try:
-            self._call("", writer.close)
+            self._call("close", "", writer.close)
         except StoreError:
             _UNCLOSED.append(writer)
         try:
-            self._call("", lambda: self._client.delete(partial))
+            self._call("delete", "", lambda: self._client.delete(partial))
         except StoreError:
             pass
 
@@ -197,7 +203,7 @@ class HdfsStore:
         """Takes directories away that have become empty; HDFS refuses where they have not."""
         while folder and folder != self._root:
             try:
-                if not self._call("", lambda folder=folder: self._client.delete(folder)):  # type: ignore[misc]
+                if not self._call("delete", "", bound(self._client.delete, folder)):
                     return
             except StoreError:
                 return
@@ -207,7 +213,7 @@ class HdfsStore:
         found: AsyncIterator[FileStatus] = self._client.list_status(folder or "/", recursive)
         while True:
             try:
-                status = self._call("?", lambda: _next(found))
+                status = self._call("list", "?", lambda: _next(found))
             except ObjectNotFound:
                 return
             if status is None:
@@ -217,17 +223,17 @@ class HdfsStore:
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}"
 
-    def _retried(self, key: str, operation: Callable[[], Awaitable[T]]) -> T:
+    def _retried(self, name: str, key: str, operation: Callable[[], Awaitable[T]]) -> T:
         """For what may be repeated; each try has the whole time-out."""
         for _ in range(self._options.retries):
             try:
-                return self._call(key, operation)
+                return self._call(name, key, operation)
             except StoreUnavailable as error:
-                if isinstance(error.__cause__, TimeoutError):
+                if isinstance(error, StoreTimedOut):
                     raise
-        return self._call(key, operation)
+        return self._call(name, key, operation)
 
-    def _call(self, key: str, operation: Callable[[], Awaitable[T]]) -> T:
+    def _call(self, name: str, key: str, operation: Callable[[], Awaitable[T]]) -> T:
         if os.getpid() != self._process:
             raise StoreError(self.url, "was opened before a fork; open it again in this process")
 
@@ -237,12 +243,12 @@ class HdfsStore:
             async with asyncio.timeout(timeout_s):
                 return await operation()
 
-        with self._translated(key):
+        with self._translated(name, key):
             # Twice the time for the loop itself, in case something in it does not give way.
             return asyncio.run_coroutine_threadsafe(limited(), self._loop).result(2 * timeout_s)
 
     @contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
+    def _translated(self, name: str, key: str) -> Iterator[None]:
         try:
             yield
         except StoreError:
@@ -252,8 +258,7 @@ class HdfsStore:
         except (FileNotFoundError, IsADirectoryError) as error:
             raise ObjectNotFound(self.url, key) from error
         except TimeoutError as error:
-            reason = f"no answer within {self._options.timeout_ms:,} ms"
-            raise StoreUnavailable(self.url, reason, key=key) from error
+            raise StoreTimedOut(self.url, name, self._options.timeout_ms, key=key) from error
         except (OSError, RuntimeError, ValueError) as error:
             text = str(error)
             if "is not a directory" in text:  # Also said with an AccessControlException.

@@ -47,12 +47,16 @@ _PLACE_ATTEMPTS_MAX = 100
 
 
 class LocalStore:
-    """An ObjectStore in a directory, which is made if it is not there."""
+    """An ObjectStore in a directory, which is made if it is not there, unless it must be."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, creates: bool = True) -> None:
         self._root = root
         self._partial = root / PARTIAL
         self.url = f"file://{quote(str(root))}"
+        # Whoever copies a store may leave out a folder that is empty. An empty directory is no
+        # store, but what a share is mounted on.
+        if not creates and not (root.is_dir() and any(root.iterdir())):
+            return
         with self._translated(""):
             self._partial.mkdir(parents=True, exist_ok=True)
             for directory in (root, *root.parents):
@@ -89,7 +93,7 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         prefix = check_prefix(prefix)
-        self._require_root()
+        self.require_root()
         return self._below(prefix)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -100,7 +104,7 @@ class LocalStore:
                 try:
                     os.unlink(path)
                 except (FileNotFoundError, NotADirectoryError):
-                    self._require_root()
+                    self.require_root()
                     continue
             changed.add(path.parent)
         for directory in sorted(changed, reverse=True):
@@ -161,7 +165,7 @@ class LocalStore:
 
     def _place(self, partial: Path, target: Path, key: str, *, if_absent: bool) -> None:
         for _ in range(_PLACE_ATTEMPTS_MAX):
-            self._require_root()
+            self.require_root()
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, FileNotFoundError, NotADirectoryError):
@@ -225,10 +229,16 @@ class LocalStore:
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
 
-    def _require_root(self) -> None:
+    def require_root(self) -> None:
         """A share that is not mounted must not look like a store without objects."""
         if not self._partial.is_dir():
-            raise StoreUnavailable(self.url, f"{PARTIAL}/ is gone; is the share mounted?")
+            raise self._gone()
+
+    def _gone(self) -> StoreUnavailable:
+        what = f"{PARTIAL}/ in it is" if self._root.is_dir() else "the directory is"
+        return StoreUnavailable(
+            self.url, f"{what} not there; is the URL right, and the share mounted?"
+        )
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
@@ -241,7 +251,9 @@ class LocalStore:
         reason = error.strerror or str(error)
         if error.errno in _DENIED:
             return StoreDenied(self.url, reason, key=key)
-        if error.errno in _NOT_THERE and key and self._partial.is_dir():
+        if error.errno in _NOT_THERE and not self._partial.is_dir():
+            return self._gone()
+        if error.errno in _NOT_THERE and key:
             return ObjectNotFound(self.url, key)
         return StoreUnavailable(self.url, reason, key=key)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from firnmq.config import StoreOptions
 from firnmq.errors import InvalidArgument
 from firnmq.tiering.stores.api import ObjectStore, check_prefix
-from firnmq.tiering.stores.options import StoreOptions
 
 SCHEMES = ("file", "s3", "gs", "az", "hdfs")
 
 
-def open_store(url: str, options: StoreOptions | None = None) -> ObjectStore:
-    """The store at a URL. Nothing is asked of it yet, except that a directory is made.
+def open_store(
+    url: str, options: StoreOptions | None = None, *, creates: bool = True
+) -> ObjectStore:
+    """The store at a URL. Nothing is asked of it yet, except that a directory is made unless it
+    is said not to (`creates`).
 
     file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix,
     hdfs://namenode:port/directory.
@@ -27,7 +30,7 @@ def open_store(url: str, options: StoreOptions | None = None) -> ObjectStore:
 
             if parts.netloc or not parts.path.startswith("/") or parts.path.strip("/") == "":
                 raise InvalidArgument("store", f"{url!r} has no directory: file:///path/to/it")
-            return LocalStore(Path(unquote(parts.path)))
+            return LocalStore(Path(unquote(parts.path)), creates=creates)
         case "s3" | "gs" | "az":
             from firnmq.tiering.stores.cloud import open_cloud_store
 

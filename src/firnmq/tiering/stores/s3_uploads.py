@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from firnmq.errors import StoreDenied, StoreUnavailable
+from firnmq.config import StoreOptions
+from firnmq.errors import StoreDenied, StoreTimedOut, StoreUnavailable
 from firnmq.tiering.stores.api import every_key
-from firnmq.tiering.stores.options import StoreOptions
 
 _REGION = "us-east-1"
 _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
@@ -143,6 +143,10 @@ class UnfinishedUploads:
                     raise StoreDenied(url, f"{method} answered {error.code}", key=key) from error
                 raise StoreUnavailable(url, f"{method} answered {error.code}", key=key) from error
         except (OSError, http.client.HTTPException) as error:
+            # A time-out before there is an answer comes wrapped, one within it does not.
+            if isinstance(getattr(error, "reason", error), TimeoutError):
+                what = f"{method} of unfinished uploads"
+                raise StoreTimedOut(url, what, int(self._timeout_s * 1000), key=key) from error
             raise StoreUnavailable(url, f"{method} failed: {error}", key=key) from error
 
     def _signed(self, method: str, path: str, query: str, now: datetime) -> dict[str, str]:

@@ -170,7 +170,7 @@ class Stage:
             if len(found) >= count:
                 assert len(found) == count
                 return found
-            await asyncio.wait_for(self.transport.was_written.wait(), 20)
+            await asyncio.wait_for(self.transport.was_written.wait(), 60)
 
 
 def batch_of(*values: bytes, producer: tuple[int, int] | None = None) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from firnmq.brokers.kafka.handlers import fetch as fetch_module
 from firnmq.brokers.kafka.handlers.fetch import FetchHandler
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
@@ -25,6 +26,8 @@ from firnmq.server import LocalStore
 from tests.conformance.copied import CopiedStore, upload
 
 COLD, HOT = 0, 1
+PATIENCE_S = 40
+"""Less than the store lets anybody wait at its gate."""
 
 
 class Scene:
@@ -55,7 +58,7 @@ class Scene:
         await (await self.storage.submit("t", partition, [batch]))
 
     async def fetch(
-        self, *wanted: tuple[int, int], max_wait_ms: int = 5000, min_bytes: int = 1
+        self, *wanted: tuple[int, int], max_wait_ms: int = 30_000, min_bytes: int = 1
     ) -> list[PartitionData]:
         partitions = tuple(
             FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=10**6)
@@ -97,6 +100,13 @@ async def test_a_consumer_walks_from_the_store_to_the_tail(scene: Scene) -> None
     assert values(second) == [b"tail"]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that answers, if not at once, is waited for however busy the machine is."""
+    monkeypatch.setattr(fetch_module, "_COLD_WAIT_S_MIN", 60)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_cold_and_hot_partitions_come_together(scene: Scene) -> None:
     found = await scene.fetch((HOT, 0), (COLD, 1), (HOT, 0))
     assert [data.partition_index for data in found] == [HOT, COLD, HOT]
@@ -104,20 +114,23 @@ async def test_cold_and_hot_partitions_come_together(scene: Scene) -> None:
     assert [data.error_code for data in found] == [ErrorCode.NONE] * 3
 
 
-async def test_a_slow_store_delays_neither_hot_fetches_nor_appends(scene: Scene) -> None:
+async def test_a_slow_store_delays_neither_hot_fetches_nor_appends(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "_WAIT_MS_MAX", 300_000)
     # 1. More fetches hang in the store than there are threads for them.
     scene.copies.gate.clear()
     hanging = [
-        asyncio.ensure_future(scene.fetch((COLD, offset), max_wait_ms=30_000))
+        asyncio.ensure_future(scene.fetch((COLD, offset), max_wait_ms=300_000))
         for offset in (0, 1, 2)
     ]
     assert await asyncio.to_thread(scene.copies.waiting.wait, 30)
     # 2. Whoever reads what is here, or appends, does not notice.
-    (hot,) = await asyncio.wait_for(scene.fetch((HOT, 0)), 10)
+    (hot,) = await asyncio.wait_for(scene.fetch((HOT, 0)), PATIENCE_S)
     assert values(hot) == [b"hot"]
-    await asyncio.wait_for(scene.produce(COLD, b"more"), 10)
+    await asyncio.wait_for(scene.produce(COLD, b"more"), PATIENCE_S)
     # 3. A fetch of both gets what is here, and goes without the rest.
-    both = await asyncio.wait_for(scene.fetch((COLD, 0), (HOT, 0)), 10)
+    both = await asyncio.wait_for(scene.fetch((COLD, 0), (HOT, 0)), PATIENCE_S)
     assert [values(data) for data in both] == [[], [b"hot"]]
     assert (both[0].error_code, both[0].high_watermark) == (ErrorCode.NONE, 5)
     # 4. Those that waited get it all once the store answers.
@@ -133,12 +146,13 @@ async def test_a_client_that_did_not_wait_joins_the_read_under_way(scene: Scene)
         (none,) = await scene.fetch((COLD, 0), max_wait_ms=0)
         assert values(none) == []
     assert len(scene.handler._cold_pages) == 1
-    waiting = asyncio.ensure_future(scene.fetch((COLD, 0), max_wait_ms=30_000))
+    waiting = asyncio.ensure_future(scene.fetch((COLD, 0)))
     scene.copies.gate.set()
     (found,) = await waiting
     assert values(found) == [b"cold 0", b"cold 1", b"cold 2"]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_store_that_fails_is_an_error_of_its_partition_alone(scene: Scene) -> None:
     scene.copies.refusal = StoreUnavailable("file:///nowhere", "told to fail")
     cold, hot = await scene.fetch((COLD, 0), (HOT, 0))

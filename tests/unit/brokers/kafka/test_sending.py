@@ -28,6 +28,8 @@ class Sending(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self.may_range = takes_ranges(transport)
+        # However much the system would take at once, most is still to be sent.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         self.transport.writelines(buffers_of(self._make()))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -44,7 +46,7 @@ async def sent(make: Callable[[], list[Part]], receive: Callable[[socket.socket]
 
     loop = asyncio.get_running_loop()
     server = await loop.create_server(connected, "127.0.0.1", 0)
-    client = socket.create_connection(server.sockets[0].getsockname(), timeout=20)
+    client = socket.create_connection(server.sockets[0].getsockname(), timeout=60)
     with client:
         received = await loop.run_in_executor(None, receive, client)
     await made[0].lost
@@ -103,7 +105,7 @@ def test_a_file_that_is_removed_meanwhile_is_sent(path: str) -> None:
         return [part]
 
     def receive(client: socket.socket) -> bytes:
-        asked.wait(20)
+        asked.wait(60)
         return exactly(len(CONTENT))(client)
 
     assert run(parts, receive) == CONTENT

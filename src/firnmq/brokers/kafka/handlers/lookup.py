@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
@@ -17,7 +19,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     OffsetForLeaderTopicResult,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
-from firnmq.errors import FirnError
+from firnmq.errors import FirnError, StoreError, TimedOut
 
 _LATEST, _EARLIEST, _NEWEST_TIMESTAMP = -1, -2, -3
 LEADER_EPOCH = 0
@@ -26,19 +28,51 @@ READ_COMMITTED = 1
 """The isolation level of those who want to see no more than what is certain."""
 
 
+_STORE_WAIT_S = 20.0
+"""For all cold partitions of a request together: less than the 30 s that clients wait."""
+
+
+class _Question:
+    """One partition of a request; two of them are never the same, whatever they ask."""
+
+    __slots__ = ("is_committed", "name", "wanted")
+
+    def __init__(self, name: str, wanted: ListOffsetsPartition, is_committed: bool) -> None:
+        self.name = name
+        self.wanted = wanted
+        self.is_committed = is_committed
+
+
 class LookupHandler:
     def __init__(self, storage: KafkaStorage) -> None:
         self._storage = storage
 
     async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        topics = []
-        for topic in request.topics:
-            committed = request.isolation_level == READ_COMMITTED
-            partitions = [
-                await self._list(topic.name, wanted, committed) for wanted in topic.partitions
+        is_committed = request.isolation_level == READ_COMMITTED
+        questions = [
+            _Question(topic.name, wanted, is_committed)
+            for topic in request.topics
+            for wanted in topic.partitions
+        ]
+        answers: dict[_Question, ListOffsetsPartitionResponse] = {}
+        cold = []
+        for question in questions:
+            if await self._needs_store(question):
+                cold.append(question)
+            else:
+                answers[question] = await self._list(question)
+        if cold:
+            answers |= await self._list_cold(cold)
+        ordered = iter(questions)
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[answers[next(ordered)] for _ in topic.partitions],
+                )
+                for topic in request.topics
             ]
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
-        return ListOffsetsResponse(topics=topics)
+        )
 
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest
@@ -49,20 +83,65 @@ class LookupHandler:
             topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
         return OffsetForLeaderEpochResponse(topics=topics)
 
-    async def _list(
-        self, name: str, wanted: ListOffsetsPartition, committed: bool
-    ) -> ListOffsetsPartitionResponse:
-        index = wanted.partition_index
+    async def _needs_store(self, question: _Question) -> bool:
+        name, index = question.name, question.wanted.partition_index
         try:
-            offset, timestamp = await self._find(name, index, wanted.timestamp, committed)
+            timestamp = await self._moment(name, index, question.wanted.timestamp)
+            return timestamp >= 0 and await self._storage.finds_cold(name, index, timestamp)
+        except FirnError:
+            return False  # It is told with the answer.
+
+    async def _list_cold(
+        self, questions: list[_Question]
+    ) -> dict[_Question, ListOffsetsPartitionResponse]:
+        """Answers all at once. If the store cannot be used, or takes too long, the request does not
+        wait for each: what has no answer yet gets an error on which clients ask again."""
+        answers: dict[_Question, ListOffsetsPartitionResponse] = {}
+        failure: FirnError | None = None
+
+        async def ask(question: _Question) -> None:
+            nonlocal failure
+            try:
+                answers[question] = await self._answer(question)
+            except StoreError as error:
+                if failure is None:
+                    failure = error
+                    limit.reschedule(asyncio.get_running_loop().time())
+            except FirnError as error:
+                answers[question] = _failed(question, error)
+
+        try:
+            async with asyncio.timeout(_STORE_WAIT_S) as limit, asyncio.TaskGroup() as group:
+                for question in questions:
+                    group.create_task(ask(question))
+        except TimeoutError:
+            pass
+        late = failure or TimedOut(f"the object store took longer than {_STORE_WAIT_S:g} s")
+        return {each: answers.get(each) or _failed(each, late) for each in questions}
+
+    async def _list(self, question: _Question) -> ListOffsetsPartitionResponse:
+        try:
+            return await self._answer(question)
         except FirnError as error:
-            return ListOffsetsPartitionResponse(partition_index=index, error_code=code_of(error))
+            return _failed(question, error)
+
+    async def _answer(self, question: _Question) -> ListOffsetsPartitionResponse:
+        index = question.wanted.partition_index
+        offset, timestamp = await self._find(
+            question.name, index, question.wanted.timestamp, question.is_committed
+        )
         return ListOffsetsPartitionResponse(
             partition_index=index,
             offset=offset,
             timestamp=timestamp,
             leader_epoch=LEADER_EPOCH if offset >= 0 else -1,
         )
+
+    async def _moment(self, name: str, index: int, timestamp: int) -> int:
+        """The time that is looked for, where it is one."""
+        if timestamp == _NEWEST_TIMESTAMP:
+            return (await self._storage.status(name, index)).max_timestamp
+        return timestamp
 
     async def _find(
         self, name: str, index: int, timestamp: int, committed: bool
@@ -72,8 +151,7 @@ class LookupHandler:
             return await self._storage.stable_offset(name, index) if committed else end, -1
         if timestamp == _EARLIEST:
             return start, -1
-        if timestamp == _NEWEST_TIMESTAMP:
-            timestamp = (await self._storage.status(name, index)).max_timestamp
+        timestamp = await self._moment(name, index, timestamp)
         found = await self._storage.offset_at(name, index, timestamp, committed=committed)
         if found is None:
             return -1, -1
@@ -95,3 +173,9 @@ class LookupHandler:
         return OffsetForLeaderPartitionResult(
             partition=wanted.partition, leader_epoch=LEADER_EPOCH, end_offset=end
         )
+
+
+def _failed(question: _Question, error: FirnError) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        partition_index=question.wanted.partition_index, error_code=code_of(error)
+    )

@@ -96,6 +96,7 @@ class TopicHandler:
                 )
                 if config.storage_type not in self._storage.manager.storage_types():
                     raise InvalidArgument("storage.type", f"{config.storage_type!r} is not known")
+                config.check_new()
             except InvalidArgument as error:
                 code, message = ErrorCode.INVALID_CONFIG, str(error)
         if code:

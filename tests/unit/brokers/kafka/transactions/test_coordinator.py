@@ -29,7 +29,7 @@ from firnmq.errors import ShardNotFound, StorageFailed
 from firnmq.testing import FakeClock
 
 PARTITIONS = (TransactionPartition("t", "shard_0"), TransactionPartition("t", "shard_1"))
-QUICK = TransactionConfig(retry_ms=1, end_wait_ms=5_000)
+QUICK = TransactionConfig(retry_ms=1, end_wait_ms=60_000)
 
 
 class Happenings:
@@ -198,9 +198,9 @@ async def test_markers_do_not_overtake_batches(lab: Lab) -> None:
         assert isinstance(judged, Appends)
         with judged:
             ending = asyncio.ensure_future(coordinator.end("t", end(producer)))
+            await lab.happenings.until(lambda: lab.store.has(TransactionState.PREPARE_COMMIT))
             done, _ = await asyncio.wait([ending], timeout=0.05)
             assert not done
-            assert lab.store.has(TransactionState.PREPARE_COMMIT)
             assert lab.markers.asked_count == 0
             late = coordinator.judge_append("t", *producer, "shard_0")
             assert late is ErrorCode.INVALID_TXN_STATE
