@@ -6,11 +6,11 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
-from firnmq.disk import Guest, Ticket, call_blocking
+from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines import tiered
 from firnmq.engines.api import (
@@ -25,6 +25,7 @@ from firnmq.engines.api import (
 )
 from firnmq.engines.compactor import Compactor
 from firnmq.engines.direct import DirectLogs
+from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import (
@@ -55,37 +56,6 @@ from firnmq.record import NewRecord, parse_header
 T = TypeVar("T")
 _LOCK_STRIPES = 64
 _log = EventLogger("engine")
-
-
-class LogKeeper(Protocol):
-    """What one kind of engine does its own way."""
-
-    @property
-    def storage_type(self) -> str: ...
-
-    def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog: ...
-
-    async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
-        """Queues a request; the ticket is settled when it is as durable as the topic asks."""
-
-    def accepts(self, log: ShardLog, request: Append) -> bool:
-        """Whether `hand_over` can take a request now; one that was accepted must be handed over."""
-
-    def hand_over(self, requests: list[Append]) -> None:
-        """Queues accepted requests, or carries them out; called on an event loop."""
-
-    def guest(self, log: ShardLog) -> Guest | None:
-        """For whoever writes a log by himself; None if nobody may."""
-
-    def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
-
-    def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
-        """Removes everything of a shard; its log is given if it is open."""
-
-    def recount(self, log: ShardLog) -> None:
-        """Called, with the lock held, when something other than an append changed the log."""
-
-    def housekeep(self, log: ShardLog) -> None: ...
 
 
 class LogEngine:
