@@ -24,16 +24,21 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check format test test-hdfs test-spark43 bench soak lock clean
+.PHONY: help setup run demo scale check format test test-hdfs test-spark43 test-iceberg \
+	test-cluster bench soak lock clean
 
 help:
 	@echo "make setup   create $(VENV) from $(LOCK) and compile what is compiled in place"
 	@echo "make run     show a store at work in a scratch directory, then run a node"
+	@echo "make demo    a clickstream through topics, Spark and the lake, shown as it happens"
+	@echo "make scale   the same on a Spark cluster of three processes"
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make format  let ruff format and fix what it can"
 	@echo "make test    check, then all tests"
 	@echo "make test-spark43  the tests of the lake on PySpark 4.3.0, in $(SPARK43)"
 	@echo "make test-hdfs  the tests of HDFS, with Hadoop from Maven (needs java and mvn)"
+	@echo "make test-iceberg  the lake's table through Iceberg's own runtime (needs java and mvn)"
+	@echo "make test-cluster  the tests that start a Spark cluster"
 	@echo "make bench   all benchmarks into benchmarks/results.json"
 	@echo "make soak    random workloads with crashes, for as long as you like"
 	@echo "make lock    resolve pyproject.toml into $(LOCK)"
@@ -63,6 +68,12 @@ run: setup
 	$(BIN)/firn demo
 	$(BIN)/firn serve $(ARGS)
 
+demo: setup
+	$(BIN)/python -m examples.clickstream $(ARGS)
+
+scale: setup
+	$(BIN)/python -m scale $(ARGS)
+
 check: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -87,6 +98,12 @@ test-spark43: setup
 
 test-hdfs: setup
 	$(BIN)/python -m pytest -m hdfs tests/integration/tiering $(ARGS)
+
+test-iceberg: setup
+	$(BIN)/python -m pytest -m iceberg tests/integration/lake $(ARGS)
+
+test-cluster: setup
+	$(BIN)/python -m pytest -m cluster tests/integration/lake $(ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(ONLY)

@@ -43,7 +43,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--master", help="a cluster that is there, such as spark://host:7077")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--events", type=int, default=100_000)
-    parser.add_argument("--rate", type=int, default=200)
+    parser.add_argument("--rate", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--plot", type=Path, default=Path("clickstream.png"), metavar="FILE")
     return parser.parse_args()

@@ -28,7 +28,7 @@ class Scale:
     """How much of everything."""
 
     events: int = 150_000
-    rate: int = 200
+    rate: int = 20
     """Events a second while people are in the shop."""
     live_s: float = 20.0
     shards: int = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 import time
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,10 @@ from examples.clickstream.events import Event, session
 from examples.clickstream.pipeline import CLICKS
 
 TIMEOUT_S = 120
+_TICK_S = 0.1
+_VISIT_MS = 180_000
+_EVENTS_PER_VISIT = 4.4
+"""On average, and how long a visit takes."""
 
 
 def make_topics(bootstrap: str, topics: Mapping[str, dict[str, str]], shards: int = 2) -> None:
@@ -78,13 +83,19 @@ class Visitors:
         self._sender.flush()
 
     def _visit(self) -> None:
-        waiting: list[Event] = []
-        while not self._leaving.wait(0.1):
-            while len(waiting) < self._rate:
-                waiting += session(0, self._dice)
-                self._dice.shuffle(waiting)
+        """Visits begin at random; what people do in them becomes due while time passes."""
+        begun_ms = int(time.time() * 1000) - _VISIT_MS  # Some are in the shop already.
+        first_ms = begun_ms + _VISIT_MS
+        due: list[Event] = []
+        while not self._leaving.wait(_TICK_S):
             now_ms = int(time.time() * 1000)
-            taken, waiting = waiting[: self._rate // 10], waiting[self._rate // 10 :]
-            # Everybody is in the middle of a visit: what they do, they do now.
-            self._sender.send(event._replace(timestamp_ms=now_ms) for event in taken)
+            while begun_ms < now_ms:
+                begun_ms += int(self._dice.expovariate(self._rate / _EVENTS_PER_VISIT) * 1000) + 1
+                for event in session(begun_ms, self._dice):
+                    if event.timestamp_ms >= first_ms:
+                        heapq.heappush(due, event)
+            happened = []
+            while due and due[0].timestamp_ms <= now_ms:
+                happened.append(heapq.heappop(due))
+            self._sender.send(happened)
             self._sender.flush()

@@ -12,7 +12,7 @@ from firnmq.engines.api import Survey, SurveyedSegment
 from firnmq.engines.state import ShardSpec
 from firnmq.errors import InvalidArgument, TopicNotFound
 from firnmq.lake.plan import Plan, TablePlace, Wanted
-from firnmq.lake.planning import plan_shard, table_name
+from firnmq.lake.planning import begin_plan, finish_plan, table_name
 from firnmq.lake.stores import open_store_at, store_place
 from firnmq.tiering.coldindex import ColdIndex, IndexHeads
 from firnmq.tiering.keys import INDEX
@@ -60,7 +60,7 @@ def _plan(
         store=store_place(options),
         table=_table(options, manifest.topic),
         shards=tuple(
-            plan_shard(number, _survey(shard, config, store, heads), wanted, None)
+            finish_plan(begin_plan(number, _survey(shard, config, store, heads), wanted), None)
             for number, shard in enumerate(topic.shards)
             if wanted.shards is None or number in wanted.shards
         ),

@@ -33,8 +33,8 @@ HELD_BYTES_MAX: Final = 384 * 1024 * 1024
 OPEN_FILES_MAX: Final = 64
 """A split whose timestamps are all over the calendar gets more files instead of more memory."""
 
-_BLOOM_FALSE_POSITIVES: Final = 0.001
-"""About 15 bits per key. A lookup that must look into hundreds of files still opens few in vain."""
+_BLOOM_FALSE_POSITIVES: Final = 0.0001
+"""About 20 bits per key: a lookup among thousands of files still reads hardly any in vain."""
 
 _RUNS_PER_VALUE_MAX: Final = 8
 """More runs of equal partition values than this, and rows are gathered instead of sliced."""

@@ -85,14 +85,15 @@ def make_plan(options: Mapping[str, str], wanted: Wanted | None = None) -> Plan:
 @contextmanager
 def resolved(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The options with a node in them: while inside, a directory named by `data` is served by this
-    process on addresses of its own. Other options stay as they are."""
+    process on addresses of its own, with the settings of the file that `config` names. Other
+    options stay as they are."""
     if "data" not in options or "bootstrap" in options:
         yield dict(options)
         return
     found = list(entry_points(group=DIRECTORY_GROUP))
     if not found:
         raise InvalidArgument("data", "cannot be opened: firnmq is not installed as a whole")
-    opened: OpenedDirectory = found[0].load()(options["data"])
+    opened: OpenedDirectory = found[0].load()(options["data"], options.get("config"))
     try:
         others = {name: text for name, text in options.items() if name != "data"}
         yield {**others, "bootstrap": opened.bootstrap, "admin": opened.admin}

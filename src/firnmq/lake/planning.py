@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from firnmq.adapter import Topic
 from firnmq.engines.api import Engine, Survey, SurveyedSegment
+from firnmq.engines.segments import SegmentGone
 from firnmq.errors import NoObjectStore, ShardNotFound, StoreError
 from firnmq.index import Point, SegmentIndex
 from firnmq.lake.machine import file_id_of, machine_id
@@ -67,8 +68,9 @@ def plan_topic(
         store=store,
         table=table,
         shards=tuple(
-            engine.survey(
-                topic.shard_name(shard), partial(plan_shard, shard, wanted=wanted, leader=leader)
+            finish_plan(
+                engine.survey(topic.shard_name(shard), partial(begin_plan, shard, wanted=wanted)),
+                leader,
             )
             for shard in shards
         ),
@@ -80,12 +82,48 @@ def table_name(topic: str) -> str:
     return f"{NAMESPACE}.{topic.replace('.', '_')}"
 
 
-def plan_shard(shard: int, survey: Survey, wanted: Wanted, leader: str | None) -> ShardPlan:
-    """What there is to read of one shard. Blocks where indexes are in the object store."""
-    found = segment_plans(shard, survey, wanted)
+class BegunPlan(NamedTuple):
+    """A shard's plan but for segments that are only in the object store."""
+
+    shard: int
+    survey: Survey
+    judge: _Judge
+    inside: list[SurveyedSegment]
+    """Those that are not ruled out by their description."""
+    near: dict[int, SegmentPlan | None]
+    """What was made of those that are here, by their numbers."""
+
+
+def begin_plan(shard: int, survey: Survey, wanted: Wanted) -> BegunPlan:
+    """Asks the indexes that are here. Quick, as it must be: what is asked may be dropped meanwhile,
+    and then all is asked anew."""
+    start = max(survey.start_offset, wanted.start_offsets.get(shard, 0))
+    end = min(survey.stable_offset, wanted.end_offsets.get(shard, OFFSET_END))
+    config = survey.spec.config
+    judge = _Judge(wanted, start, end, has_keys=config.index_key, has_tags=config.index_tag)
+    inside = [
+        each
+        for each in survey.segments
+        if each.length > 0
+        and each.meta.base_offset < end
+        and each.end_offset > start
+        and not judge.is_too_old(each)
+    ]
+    near = {each.meta.seq: judge.plan(each) for each in inside if each.meta.is_local}
+    return BegunPlan(shard, survey, judge, inside, near)
+
+
+def finish_plan(begun: BegunPlan, leader: str | None) -> ShardPlan:
+    """Asks the indexes in the object store, which never change, and puts all together. Blocks."""
+    survey, judged = begun.survey, dict(begun.near)
+    far = [each for each in begun.inside if not each.meta.is_local]
+    if far:
+        plans = _at_once(begun.judge.plan, far)
+        judged.update((each.meta.seq, plan) for each, plan in zip(far, plans, strict=True))
+    found = [plan for each in begun.inside if (plan := judged[each.meta.seq]) is not None]
     overlapping = (found[0].base_offset, found[-1].end_offset) if found else (0, 0)
     return ShardPlan(
-        shard=shard,
+        shard=begun.shard,
         start_offset=survey.start_offset,
         end_offset=survey.stable_offset,
         leader=leader,
@@ -102,28 +140,6 @@ def plan_shard(shard: int, survey: Survey, wanted: Wanted, leader: str | None) -
             if each.last_offset >= overlapping[0] and each.first_offset < overlapping[1]
         ),
     )
-
-
-def segment_plans(shard: int, survey: Survey, wanted: Wanted) -> list[SegmentPlan]:
-    """Segments that may hold something wanted, in order."""
-    start = max(survey.start_offset, wanted.start_offsets.get(shard, 0))
-    end = min(survey.stable_offset, wanted.end_offsets.get(shard, OFFSET_END))
-    config = survey.spec.config
-    judge = _Judge(wanted, start, end, has_keys=config.index_key, has_tags=config.index_tag)
-    inside = [
-        each
-        for each in survey.segments
-        if each.length > 0
-        and each.meta.base_offset < end
-        and each.end_offset > start
-        and not judge.is_too_old(each)
-    ]
-    near = [each for each in inside if each.meta.is_local]
-    far = [each for each in inside if not each.meta.is_local]
-    judged = dict(zip(map(_seq, near), map(judge.plan, near), strict=True))
-    if far:
-        judged.update(zip(map(_seq, far), _at_once(judge.plan, far), strict=True))
-    return [plan for each in inside if (plan := judged[_seq(each)]) is not None]
 
 
 class _Judge:
@@ -151,6 +167,10 @@ class _Judge:
             return self._narrowed(whole, segment.index)
         except (StoreError, NoObjectStore):
             return whole  # Its index cannot be asked now; it may hold anything.
+        except SegmentGone:
+            if segment.meta.is_local:
+                raise  # Whoever surveys the log looks again.
+            return whole  # Retention has just removed it; readers will notice.
 
     def _narrowed(self, plan: SegmentPlan, index: SegmentIndex) -> SegmentPlan | None:
         begin = Point(plan.base_offset, plan.position)
@@ -244,10 +264,6 @@ def _points(
             found.append((point.offset, point.position))
             last = point
     return tuple(found)
-
-
-def _seq(segment: SurveyedSegment) -> int:
-    return segment.meta.seq
 
 
 def _at_once(answer: Callable[[A], B], questions: Sequence[A]) -> Iterable[B]:

@@ -139,7 +139,9 @@ class _Reader:
             yield False, lambda end: leader_runs(self._client, split, self._at, end)
 
     def _client(self) -> WireClient:
-        return WireClient.from_options(self._options, bootstrap=self._split.leader)
+        """The leader first; whoever else the options name knows where it is when it is gone."""
+        known = [self._split.leader, self._options.get("bootstrap")]
+        return WireClient.from_options(self._options, bootstrap=",".join(filter(None, known)))
 
     def _read(self, runs: Iterator[Run], end: int) -> Iterator[pa.RecordBatch]:
         with Ahead(runs, _AHEAD) as ahead:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from firnmq.errors import (
@@ -27,7 +28,7 @@ from firnmq.errors import (
 from firnmq.eventlog import EventLogger
 from firnmq.lake.machine import file_id
 from firnmq.lake.plan import AbortedRange, SegmentPlan, Split
-from firnmq.lake.wire import WireClient, patiently
+from firnmq.lake.wire import Fetched, NodeRefused, NodeUnreachable, WireClient, patiently
 from firnmq.record import walk
 
 if TYPE_CHECKING:
@@ -243,25 +244,50 @@ def leader_runs(
     """From the node that serves the shard, by offset, as any Kafka client would."""
     with open_client() as client:
         patiently(lambda: _check_topic(client, split))
-        yield from _fetched_runs(client, split, start_offset, end_offset)
+        yield from _fetched_runs(_Leader(client, split), start_offset, end_offset)
 
 
-def _fetched_runs(client: WireClient, split: Split, at: int, end_offset: int) -> Iterator[Run]:
-    address = split.leader
-    where = f"{split.topic!r}, shard {split.shard} at {address}"
+class _Leader:
+    """Whoever serves a split's shard; when that fails, whoever does then."""
+
+    def __init__(self, client: WireClient, split: Split) -> None:
+        self._client = client
+        self._split = split
+        self._address = split.leader
+
+    @property
+    def where(self) -> str:
+        return f"{self._split.topic!r}, shard {self._split.shard} at {self._address}"
+
+    def fetch(self, offset: int) -> Fetched:
+        split = self._split
+        try:
+            return self._client.fetch(
+                split.topic,
+                split.shard,
+                offset,
+                address=self._address,
+                max_bytes=CHUNK_BYTES,
+                wait_ms=FETCH_WAIT_MS,
+            )
+        except (NodeUnreachable, NodeRefused):
+            self._look()
+            raise
+
+    def _look(self) -> None:
+        try:
+            leaders = self._client.place(self._split.topic).leaders
+        except (NodeUnreachable, NodeRefused):
+            return  # The next attempt asks again.
+        self._address = leaders.get(self._split.shard, self._address)
+
+
+def _fetched_runs(leader: _Leader, at: int, end_offset: int) -> Iterator[Run]:
     deadline = time.monotonic() + _STALLED_S
     while at < end_offset:
+        where = leader.where
         try:
-            fetched = patiently(
-                lambda: client.fetch(
-                    split.topic,
-                    split.shard,
-                    at,  # noqa: B023 - it is called at once.
-                    address=address,
-                    max_bytes=CHUNK_BYTES,
-                    wait_ms=FETCH_WAIT_MS,
-                )
-            )
+            fetched = patiently(partial(leader.fetch, at))
         except OffsetOutOfRange as error:
             if error.start <= at:
                 raise

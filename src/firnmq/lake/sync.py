@@ -262,11 +262,11 @@ class TopicSync:
             self._source.report(plan.topic_id, table.ends())
 
     def _row_schema(self) -> pa.Schema:
-        if self._settings.schema_document is None:
+        settings = self._settings
+        if settings.schema_document is None:
             return RAW
         from firnmq.lake.typed import Parser, typed_schema
 
-        settings = self._settings
         parser = Parser.from_document(
             settings.schema_document, settings.schema_kind, writers=settings.schema_writers
         )

@@ -56,12 +56,12 @@ class ServedDirectory:
             await self._stopping.wait()
 
 
-def open_directory(path: str) -> ServedDirectory:
-    """Serves a directory that is there; DirectoryInUse if a node has it already. FIRN_* variables
-    count, but for the addresses."""
+def open_directory(path: str, config_path: str | None = None) -> ServedDirectory:
+    """Serves a directory that is there; DirectoryInUse if a node has it already. A configuration
+    file and FIRN_* variables count, but for the addresses."""
     if not Path(path).is_dir():
         raise InvalidArgument("data", f"{path} is no directory")
-    config = load_node_config()
+    config = load_node_config(None if config_path is None else Path(config_path))
     return ServedDirectory(
         Path(path),
         dataclasses.replace(

@@ -18,7 +18,7 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.orm import Session
 
-from firnmq.lake import convert, fileio, twofold
+from firnmq.lake import convert, fileio, sync
 from firnmq.lake.source import OptionsSource
 from firnmq.lake.table import TopicTable
 from tests.integration.lake.lab import sync_here
@@ -71,7 +71,7 @@ STEPS: dict[str, tuple[Any, str, Wrap]] = {
     "committed": (SqlCatalog, "commit_table", _after),
     "not told": (OptionsSource, "report", _before),
     "told": (OptionsSource, "report", _after),
-    "pending finished": (twofold, "finish_pending", _after),
+    "pending finished": (sync, "finish_pending", _after),
 }
 
 

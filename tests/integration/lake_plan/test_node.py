@@ -137,6 +137,14 @@ def test_what_retention_removed_meanwhile_is_passed_over(node: NodeProcess) -> N
     assert numbers(topic.read(plan=plan)) == list(range(150, 300))
 
 
+def test_a_leader_that_is_elsewhere_now_is_found(node: NodeProcess) -> None:
+    topic = NodeTopic(node)
+    topic.fill(0, 30)
+    (split,) = split_plan(elsewhere(topic.plan()))
+    split = msgspec.structs.replace(split, leader="127.0.0.1:1")
+    assert sum(batch.num_rows for batch in read_split(split, options=topic.options)) == 30
+
+
 # Progress -----------------------------------------------------------------------------------------
 
 

@@ -111,6 +111,16 @@ def test_a_directory_is_served_for_a_while(directory: tuple[Path, str]) -> None:
         assert same == {"bootstrap": "a:1"}
 
 
+def test_a_directory_with_a_node_s_settings(directory: tuple[Path, str], tmp_path: Path) -> None:
+    path, topic = directory
+    config = tmp_path / "firn.toml"
+    config.write_text('[lake]\nwarehouse = "s3://elsewhere/x"\n')
+    plan = make_plan({"data": str(path), "topic": topic, "config": str(config)})
+    assert plan.table is not None
+    assert plan.table.warehouse == "s3://elsewhere/x"
+    assert plan.table.catalog == f"sqlite:///{path}/lake/catalog.db"
+
+
 def test_a_plan_of_a_directory_names_files_alone(directory: tuple[Path, str]) -> None:
     path, topic = directory
     options = {"data": str(path), "topic": topic}

@@ -207,3 +207,30 @@ def test_plans_without_anything(lab: Lab, tmp_path: Path) -> None:
     assert split_plan(plan) == []
     empty = ShardPlan(shard=0, start_offset=5, end_offset=5)
     assert split_plan(msgspec.structs.replace(plan, shards=(empty,))) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_filters_together(lab: Lab, seed: int) -> None:
+    topic = filled(lab, segments=4)
+    topic.shard.delete(7, 50, 51)
+    topic.shards[1].delete_key(b"k4")
+    rng = random.Random(seed)
+    stored = topic.stored()
+
+    def maybe(make: Callable[[], Any]) -> Any:
+        return make() if rng.random() < 0.4 else None
+
+    for _ in range(40):
+        keys = maybe(lambda: tuple(rng.choice(stored)["key"] for _ in range(rng.randrange(3))))
+        tags = maybe(lambda: tuple(f"tag-{rng.randrange(5)}" for _ in range(rng.randrange(3))))
+        wanted = Wanted(
+            shards=maybe(lambda: (rng.randrange(2),)),
+            start_offsets=maybe(lambda: {0: rng.randrange(200)}) or {},
+            end_offsets=maybe(lambda: {1: rng.randrange(200)}) or {},
+            min_timestamp_ms=maybe(lambda: FIRST_MS + rng.randrange(170_000)),
+            end_timestamp_ms=maybe(lambda: FIRST_MS + rng.randrange(170_000)),
+            keys=keys,
+            tags=tags,
+        )
+        expected = [row for row in stored if keeps(wanted)(row)]
+        assert rows(topic.read(wanted, target_bytes=rng.choice((1, 10**9)))) == expected, wanted
