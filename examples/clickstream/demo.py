@@ -76,10 +76,10 @@ def run(
                 synced[topic] += _sync(spark, bootstrap, topic, out)
             with _step(out, "one query over the year and the last second") as said:
                 asked = time.time()
-                live = report.ask(spark, bootstrap)
+                live = report.ask_now(spark, bootstrap)
                 age_s = asked - live.newest.timestamp()
                 said(
-                    f"{live.events:,} events; the newest was "
+                    f"{live.events:,} events since {live.oldest:%Y-%m-%d}; the newest was "
                     + (f"{age_s:.2f} s old" if age_s > 0 else "sent while it was answered")
                 )
         with _step(out, "the shop closes; what is left flows to the lake") as said:

@@ -262,13 +262,14 @@ class TopicSync:
             self._source.report(plan.topic_id, table.ends())
 
     def _row_schema(self) -> pa.Schema:
-        if self._settings.schema_document is None:
+        settings = self._settings
+        document = settings.schema_document
+        if document is None:
             return RAW
         from firnmq.lake.typed import Parser, typed_schema
 
-        settings = self._settings
         parser = Parser.from_document(
-            settings.schema_document, settings.schema_kind, writers=settings.schema_writers
+            document, settings.schema_kind, writers=settings.schema_writers
         )
         return typed_schema(parser)
 
