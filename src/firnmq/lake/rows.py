@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,9 +48,13 @@ class RowMaker:
         self._shard = shard
         self._shards = pa.nulls(0, pa.int32())
         self._keys = _several(wanted.keys, pa.binary())
-        self._tags = _several(wanted.tags, pa.string())
+        tags = wanted.tags
+        encoded = None if tags is None else [tag.encode("utf-8", "replace") for tag in tags]
+        self._tags = _several(encoded, pa.string())
         end_ms = wanted.end_timestamp_ms
-        self._end_us = None if end_ms is None else pa.scalar(min(end_ms, TIMESTAMP_MS_MAX) * 1000)
+        self._end_us: pa.Scalar | None = None
+        if end_ms is not None:
+            self._end_us = _numbers([min(end_ms, TIMESTAMP_MS_MAX) * 1000])[0]
         needed = set(schema.names)
         probed: set[str] = set()
         if self._keys is not None:
@@ -98,7 +103,6 @@ class RowMaker:
         if len(self._shards) < count:
             size = max(count, _SHARDS_MAX)
             numbers = array("i", [self._shard]) * size
-            # Not from a list or a scalar: for those pyarrow loads pandas, which takes a second.
             self._shards = pa.Array.from_buffers(pa.int32(), size, [None, pa.py_buffer(numbers)])
         return self._shards.slice(0, count)
 
@@ -120,18 +124,26 @@ class RowMaker:
         return mask
 
 
-def _several(terms: Sequence[Any] | None, kind: pa.DataType) -> pa.Array | None:
+def _several(terms: Sequence[bytes] | None, kind: pa.DataType) -> pa.Array | None:
     """Terms to look for one by one; a single one is the codec's to find."""
-    return None if terms is None or len(terms) == 1 else pa.array(list(terms), kind)
+    if terms is None or len(terms) == 1:
+        return None
+    bounds = array("i", accumulate(map(len, terms), initial=0))
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(terms))]
+    return pa.Array.from_buffers(kind, len(terms), buffers)
+
+
+def _numbers(numbers: Iterable[int]) -> pa.Array:
+    """As an Arrow array. Not by `pa.array`: for that pyarrow loads pandas, which takes a second."""
+    made = array("q", numbers)
+    return pa.Array.from_buffers(pa.int64(), len(made), [None, pa.py_buffer(made)])
 
 
 def _has_any(lists: pa.Array, terms: pa.Array) -> pa.Array:
     """Which of the lists have at least one of the terms."""
     hits = pc.is_in(lists.values, value_set=terms)
     owners = pc.list_parent_indices(lists)
-    return pc.is_in(
-        pa.array(range(len(lists)), pa.int64()), value_set=pc.unique(pc.filter(owners, hits))
-    )
+    return pc.is_in(_numbers(range(len(lists))), value_set=pc.unique(pc.filter(owners, hits)))
 
 
 def _microseconds(times: pa.Array) -> pa.Array:
