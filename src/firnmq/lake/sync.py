@@ -263,13 +263,12 @@ class TopicSync:
 
     def _row_schema(self) -> pa.Schema:
         settings = self._settings
-        document = settings.schema_document
-        if document is None:
+        if settings.schema_document is None:
             return RAW
         from firnmq.lake.typed import Parser, typed_schema
 
         parser = Parser.from_document(
-            document, settings.schema_kind, writers=settings.schema_writers
+            settings.schema_document, settings.schema_kind, writers=settings.schema_writers
         )
         return typed_schema(parser)
 
