@@ -45,8 +45,10 @@ class Outcome:
     dead_letters: Any
     hours: list[Any]
     synced: dict[str, int]
-    age_s: float
-    """How old the newest event was when the answer began to be computed."""
+    newest_ms: int
+    """Of the events that the query saw while people were in the shop."""
+    acknowledged_ms: int
+    """Of the newest event that was acknowledged before it was asked."""
 
 
 def run(
@@ -75,11 +77,11 @@ def run(
             for topic in (CLICKS, ENRICHED):
                 synced[topic] += _sync(spark, bootstrap, topic, out)
             with _step(out, "one query over the year and the last second") as said:
-                asked = time.time()
-                live = report.ask(spark, bootstrap)
+                asked, acknowledged_ms = time.time(), sender.acknowledged_ms
+                live = report.ask_now(spark, bootstrap)
                 age_s = asked - live.newest.timestamp()
                 said(
-                    f"{live.events:,} events; the newest was "
+                    f"{live.events:,} events since {live.oldest:%Y-%m-%d}; the newest was "
                     + (f"{age_s:.2f} s old" if age_s > 0 else "sent while it was answered")
                 )
         with _step(out, "the shop closes; what is left flows to the lake") as said:
@@ -102,7 +104,8 @@ def run(
         dead_letters=dead,
         hours=hours,
         synced=dict(synced),
-        age_s=age_s,
+        newest_ms=round(live.newest.timestamp() * 1000),
+        acknowledged_ms=acknowledged_ms,
     )
 
 

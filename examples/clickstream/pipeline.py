@@ -31,6 +31,8 @@ EVENT = (
 )
 ENRICHED_EVENT = "event STRING, country STRING, category STRING, quantity INT, revenue DOUBLE"
 RESTARTS_MAX = 10
+TRIGGER = "5 seconds"
+"""A micro-batch starts some Python processes; on two cores, two streams need this long."""
 SCHEMA_FILE = Path(__file__).with_name("enriched.schema.json")
 
 
@@ -38,7 +40,7 @@ class Pipeline:
     """Two streams that run until they are stopped."""
 
     def __init__(
-        self, spark: SparkSession, bootstrap: str, checkpoints: Path, trigger: str = "1 second"
+        self, spark: SparkSession, bootstrap: str, checkpoints: Path, trigger: str = TRIGGER
     ) -> None:
         self._spark = spark
         self._bootstrap = bootstrap

@@ -20,6 +20,9 @@ SELECT date_trunc('DAY', timestamp) AS day, category,
 FROM clicks JOIN products USING (product)
 GROUP BY day, category ORDER BY day, category
 """
+NOW = """
+SELECT count(*) AS events, min(timestamp) AS oldest, max(timestamp) AS newest FROM clicks
+"""
 # The condition reaches the data source: days before that are not even opened.
 SECONDS = """
 SELECT date_trunc('SECOND', timestamp) AS second, count(*) AS events
@@ -43,8 +46,21 @@ class Answer(NamedTuple):
         return sum(row.events for row in self.days)
 
 
+def ask_now(spark: SparkSession, bootstrap: str) -> Any:
+    """How many events there are at this moment: events, oldest, newest."""
+    _views(spark, bootstrap)
+    return spark.sql(NOW).collect()[0]
+
+
 def ask(spark: SparkSession, bootstrap: str) -> Answer:
     """The topic's whole history, cold and hot together, by Spark SQL."""
+    _views(spark, bootstrap)
+    days = spark.sql(YEAR).collect()
+    since_ms = int(max(row.newest for row in days).timestamp() * 1000) - 60_000
+    return Answer(days=days, seconds=spark.sql(SECONDS.format(since_ms=since_ms)).collect())
+
+
+def _views(spark: SparkSession, bootstrap: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     raw = spark.read.format("firn").option("bootstrap", bootstrap).option("topic", CLICKS).load()
@@ -52,9 +68,6 @@ def ask(spark: SparkSession, bootstrap: str) -> Answer:
     clicks = raw.select("timestamp", event).where("e._corrupt_record IS NULL")
     clicks.select("timestamp", "e.*").createOrReplaceTempView("clicks")
     products(spark).createOrReplaceTempView("products")
-    days = spark.sql(YEAR).collect()
-    since_ms = int(max(row.newest for row in days).timestamp() * 1000) - 60_000
-    return Answer(days=days, seconds=spark.sql(SECONDS.format(since_ms=since_ms)).collect())
 
 
 def hours_written(spark: SparkSession, bootstrap: str) -> list[Any]:

@@ -44,6 +44,9 @@ class Sender:
         )
         self.sent = 0
         self.broken = 0
+        self.acknowledged_ms = 0
+        """Time of the newest event, of those that are whole, that the node has for certain."""
+        self._newest_ms = 0
 
     def send(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -55,9 +58,12 @@ class Sender:
             )
             self.sent += 1
             self.broken += event.is_broken
+            if not event.is_broken:
+                self._newest_ms = max(self._newest_ms, event.timestamp_ms)
 
     def flush(self) -> None:
         self._producer.flush(TIMEOUT_S)
+        self.acknowledged_ms = self._newest_ms
 
     def close(self) -> None:
         self._producer.close(timeout=TIMEOUT_S)
