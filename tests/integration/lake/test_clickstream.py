@@ -68,6 +68,7 @@ def check(outcome: Outcome, picture: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_year_and_the_last_second(spark: SparkSession, tmp_path: Path) -> None:
     picture = tmp_path / "year.png"
     scale = Scale(events=300, rate=40, live_s=1.0)
