@@ -55,11 +55,12 @@ def numbered(index: int) -> Sent:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     served = NodeProcess(tmp_path_factory.mktemp("read") / "data", QUICK)
     served.start()
-    make_topic(served.address, "numbers", SHARDS, {"segment.bytes": "40960"})
-    for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
-        part = COUNT // 5
-        records = [numbered(index) for index in range(number * part, (number + 1) * part)]
-        send(served.address, "numbers", records, codec)
+    options = {"segment.bytes": "1024", "index.key": "true", "index.tag": "true"}
+    make_topic(served.address, "numbers", SHARDS, options)
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    for number, begin in enumerate(range(0, COUNT, 60)):  # A batch for each shard, or more.
+        records = [numbered(index) for index in range(begin, begin + 60)]
+        send(served.address, "numbers", records, codecs[number % 5])
     yield served
     served.close()
 
@@ -197,6 +198,8 @@ def test_options_choose_rows_and_segments(spark: SparkSession, node: NodeProcess
         {"startingOffsets": '{"0": 10, "1": "latest"}', "endingOffsets": '{"0": 12}'},
         {"startingTimestamp": late},
         {"shards": "0"},
+        {"tag": "t9"},
+        {"key": "k42"},
     ):
         assert 0 < plans(node, **options) < total
     assert plans(node, key="nowhere") == 0

@@ -76,7 +76,13 @@ def send(address: str, topic: str, records: Sequence[Sent], codec: str = "none")
 
 def has_open(address: str, topic: str) -> bool:
     """Whether records wait for the end of a transaction."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "tests"})
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "tests",
+            "isolation.level": "read_uncommitted",  # Else it asks for the end of what is decided.
+        }
+    )
     try:
         shards = list(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions)
         ends = {
