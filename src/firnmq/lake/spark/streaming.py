@@ -103,7 +103,11 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             start_offsets={shard: begin.get(shard, 0) for shard in shards},
             end_offsets={shard: stop[shard] for shard in shards},
         )
-        return [PiecePartition(piece, wanted) for piece in self._pieces(wanted, end["topic"])]
+        is_demanded = self._options.fails_on_loss
+        return [
+            PiecePartition(piece, wanted, is_demanded=is_demanded)
+            for piece in self._pieces(wanted, end["topic"])
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_piece(partition, self._options, self._schema)
