@@ -101,6 +101,10 @@ class DurableBackend:
         if must_sync:
             self._kv.sync()
 
+    def sync_rows(self) -> None:
+        """Makes the rows of every log durable that were committed before."""
+        self._kv.sync()
+
     def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
         with self._kv.batch() as batch:
             batch.put_many(Family.INDEX, entries)
@@ -205,10 +209,16 @@ class DurableKeeper:
         """What is on disk is not counted."""
 
     def housekeep(self, log: ShardLog) -> None:
-        """Syncs what durability=os has left to the system, to bound what a crash must scan.
+        """Syncs what durability=os has left to the system, to bound what a crash must scan."""
+        self._sync(log)
 
-        The log's lock is free while the device works, so appends go on.
-        """
+    def settle(self, log: ShardLog) -> None:
+        self._sync(log)
+        if not log.tail.segment.bytes.is_file:
+            self._backend.sync_rows()
+
+    def _sync(self, log: ShardLog) -> None:
+        """The log's lock is free while the device works, so appends go on."""
         if log.spec.config.durability is not Durability.OS:
             return
         with log.lock:
@@ -220,7 +230,8 @@ class DurableKeeper:
             segment.bytes.sync()
             with log.lock:
                 is_same = log.tail.segment is segment and log.cut_count == cut_count
-                if log.refusal is None and is_same:
+                is_news = reached.position > log.synced.position
+                if log.refusal is None and is_same and is_news:
                     log.note_synced(reached)
                     self._backend.commit([log])
                     log.publish()

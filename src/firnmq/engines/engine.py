@@ -302,6 +302,13 @@ class LogEngine:
         """What `judge` makes of the shard; it is called anew if segments are replaced meanwhile."""
         return self._reader(shard).survey(judge)
 
+    def settle(self, shard: str) -> int:
+        """Has synced what durability=os left to the system; the end of what is durable then."""
+        log = self._writable_log(shard)
+        end_offset = log.view.end_offset
+        self._keeper.settle(log)
+        return end_offset
+
     # Changing what is there -----------------------------------------------------------------------
 
     def delete_by_key(self, shard: str, key: bytes) -> None:

@@ -38,4 +38,7 @@ class LogKeeper(Protocol):
     def recount(self, log: ShardLog) -> None:
         """Called, with the lock held, when something other than an append changed the log."""
 
+    def settle(self, log: ShardLog) -> None:
+        """Makes what the log shows as durable as its medium can, without stopping appends."""
+
     def housekeep(self, log: ShardLog) -> None: ...

@@ -59,6 +59,8 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
     files: tuple[DataFile, ...]
     dead_letters: tuple[DataFile, ...] = ()
+    missing_count: int = 0
+    """Offsets that retention dropped after the split was planned and before it was read."""
 
 
 def run_task(raw: bytes) -> bytes:
@@ -71,7 +73,10 @@ def convert(task: Task) -> Conversion:
     split = task.split
     files: list[DataFile] = []
     dead: list[DataFile] = []
-    rows = read_split(split, options=task.options)
+    missing: list[int] = []
+    rows = read_split(
+        split, options=task.options, lost=lambda start, end: missing.append(end - start)
+    )
     if task.typing is None:
         _write(task, task.target, rows, files)
     else:
@@ -82,6 +87,7 @@ def convert(task: Task) -> Conversion:
         end_offset=split.end_offset,
         files=tuple(files),
         dead_letters=tuple(dead),
+        missing_count=sum(missing),
     )
 
 

@@ -36,6 +36,8 @@ _SQLITE: Final = "sqlite:///"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999, beyond which Python has no dates and no file is worth excluding."""
+_TIME_MS_MIN: Final = -_TIME_MS_MAX // 10
+"""The same, long before any clock."""
 _BLOOM_FILES_MAX: Final = 2_000
 """Looking into a file's filter is a request; of more files than this, tasks do it themselves."""
 
@@ -193,7 +195,7 @@ def _row_filter(wanted: Wanted) -> Any:
         if terms is not None:
             found = of.And(found, of.In(column, terms) if terms else of.AlwaysFalse())
     low, end = wanted.min_timestamp_ms, wanted.end_timestamp_ms
-    if low is not None:
+    if low is not None and low >= _TIME_MS_MIN:
         found = of.And(found, of.GreaterThanOrEqual("timestamp", _moment(low)))
     if end is not None and end <= _TIME_MS_MAX:
         found = of.And(found, of.LessThan("timestamp", _moment(end)))
@@ -201,7 +203,7 @@ def _row_filter(wanted: Wanted) -> Any:
 
 
 def _moment(time_ms: int) -> str:
-    limited = max(-_TIME_MS_MAX // 10, min(time_ms, _TIME_MS_MAX))
+    limited = max(_TIME_MS_MIN, min(time_ms, _TIME_MS_MAX))
     return (_EPOCH + timedelta(milliseconds=limited)).isoformat()
 
 

@@ -120,7 +120,12 @@ def _replace_files(
     kept: list[tuple[list[IcebergFile], Rewritten]] = []
 
     def attempt(transaction: Transaction, token: str) -> Advanced:
-        current = {task.file.file_path for task in table.iceberg.scan().plan_files()}
+        # A file some of whose rows were deleted meanwhile must not come back without that.
+        current = {
+            task.file.file_path
+            for task in table.iceberg.scan().plan_files()
+            if not task.delete_files
+        }
         kept[:] = [
             (group, each)
             for group, each in done

@@ -67,14 +67,20 @@ def plan_topic(
         machine=machine_id(),
         store=store,
         table=table,
-        shards=tuple(
-            finish_plan(
-                engine.survey(topic.shard_name(shard), partial(begin_plan, shard, wanted=wanted)),
-                leader,
-            )
-            for shard in shards
-        ),
+        shards=tuple(_plan_shard(topic, shard, engine, wanted, leader) for shard in shards),
     )
+
+
+def _plan_shard(
+    topic: Topic, shard: int, engine: Engine, wanted: Wanted, leader: str | None
+) -> ShardPlan:
+    name, durable_end = topic.shard_name(shard), OFFSET_END
+    if wanted.is_durable:
+        durable_end = engine.settle(name)
+        end = min(durable_end, wanted.end_offsets.get(shard, OFFSET_END))
+        wanted = msgspec.structs.replace(wanted, end_offsets={**wanted.end_offsets, shard: end})
+    plan = finish_plan(engine.survey(name, partial(begin_plan, shard, wanted=wanted)), leader)
+    return msgspec.structs.replace(plan, end_offset=min(plan.end_offset, durable_end))
 
 
 def table_name(topic: str) -> str:

@@ -24,6 +24,7 @@ from firnmq.lake.machine import machine_id
 from firnmq.lake.plan import SegmentPlan, Split, StorePlace, Wanted
 from firnmq.lake.rows import RowMaker, schema_of
 from firnmq.lake.runs import (
+    Lost,
     PlaceGone,
     Run,
     file_runs,
@@ -67,26 +68,35 @@ def read_split(
     wanted: Wanted | None = None,
     columns: Sequence[str] | None = None,
     options: Mapping[str, str] | None = None,
+    *,
+    lost: Lost | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The split's wanted rows in the order of offsets, in the types of `schema.RAW`.
 
     `columns` names those that are wanted, in their order. Batches have rows, up to about 65,536 or
     16 MiB. While they are made the garbage collector rests: nothing here makes cycles, and looking
-    for them takes more time than decoding.
+    for them takes more time than decoding. `lost` is told of offsets that were removed from the log
+    since the plan was made; what it raises ends the reading.
     """
     wanted = wanted or Wanted()
     maker = RowMaker(split.shard, schema_of(columns), wanted)
     with _without_collection():
-        yield from _Reader(split, wanted, maker, options or {}).batches()
+        yield from _Reader(split, wanted, maker, options or {}, lost).batches()
 
 
 class _Reader:
     def __init__(
-        self, split: Split, wanted: Wanted, maker: RowMaker, options: Mapping[str, str]
+        self,
+        split: Split,
+        wanted: Wanted,
+        maker: RowMaker,
+        options: Mapping[str, str],
+        lost: Lost | None,
     ) -> None:
         self._split = split
         self._maker = maker
         self._options = options
+        self._lost = lost
         self._wants_nothing = wanted.keys == () or wanted.tags == ()
         self._min_timestamp_ms = wanted.min_timestamp_ms
         self._selection = _selection(split, wanted)
@@ -136,7 +146,7 @@ class _Reader:
                 ),
             )
         if split.leader is not None:
-            yield False, lambda end: leader_runs(self._client, split, self._at, end)
+            yield False, lambda end: leader_runs(self._client, split, self._at, end, self._lost)
 
     def _client(self) -> WireClient:
         """The leader first; whoever else the options name knows where it is when it is gone."""

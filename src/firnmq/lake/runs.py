@@ -67,6 +67,10 @@ class Run(NamedTuple):
     """Records below it are not to be read, though their batch may hold more."""
 
 
+Lost = Callable[[int, int], None]
+"""Told the offsets [start, end) that were removed from the log after the plan was made. Called by
+the thread that reads ahead; may raise."""
+
 Hides = Callable[[Any], bool]
 """Whether a batch, given by its BatchEntry, is part of an aborted transaction."""
 
@@ -239,12 +243,16 @@ def object_runs(
 
 
 def leader_runs(
-    open_client: Callable[[], WireClient], split: Split, start_offset: int, end_offset: int
+    open_client: Callable[[], WireClient],
+    split: Split,
+    start_offset: int,
+    end_offset: int,
+    lost: Lost | None = None,
 ) -> Iterator[Run]:
     """From the node that serves the shard, by offset, as any Kafka client would."""
     with open_client() as client:
         patiently(lambda: _check_topic(client, split))
-        yield from _fetched_runs(_Leader(client, split), start_offset, end_offset)
+        yield from _fetched_runs(_Leader(client, split), start_offset, end_offset, lost)
 
 
 class _Leader:
@@ -282,7 +290,7 @@ class _Leader:
         self._address = leaders.get(self._split.shard, self._address)
 
 
-def _fetched_runs(leader: _Leader, at: int, end_offset: int) -> Iterator[Run]:
+def _fetched_runs(leader: _Leader, at: int, end_offset: int, lost: Lost | None) -> Iterator[Run]:
     deadline = time.monotonic() + _STALLED_S
     while at < end_offset:
         where = leader.where
@@ -291,8 +299,7 @@ def _fetched_runs(leader: _Leader, at: int, end_offset: int) -> Iterator[Run]:
         except OffsetOutOfRange as error:
             if error.start <= at:
                 raise
-            # Retention removed them since the plan was made, as it would have before it.
-            _log.warning("records_removed_meanwhile", shard=where, start=at, end=error.start)
+            _tell_lost(where, at, min(error.start, end_offset), lost)
             at = error.start
             continue
         found = walk(fetched.batches, verify=False)
@@ -305,8 +312,18 @@ def _fetched_runs(leader: _Leader, at: int, end_offset: int) -> Iterator[Run]:
             continue
         deadline = time.monotonic() + _STALLED_S
         _check_rising(entries, where)
-        first, at = max(at, fetched.start_offset), entries[-1].last_offset + 1
+        first = max(at, fetched.start_offset)
+        if at < first:  # The log begins within a batch now.
+            _tell_lost(where, at, min(first, end_offset), lost)
+        at = entries[-1].last_offset + 1
         yield Run(fetched.batches, _committed(entries, fetched.aborted), at, where, 0, first)
+
+
+def _tell_lost(where: str, start: int, end: int, lost: Lost | None) -> None:
+    """Retention removed them since the plan was made, as it would have before it."""
+    _log.warning("records_removed_meanwhile", shard=where, start=start, end=end)
+    if lost is not None:
+        lost(start, end)
 
 
 def _check_topic(client: WireClient, split: Split) -> None:

@@ -38,6 +38,21 @@ class ConversionFailed(FirnError):
     """A task failed as often as Spark tries it. Nothing was committed."""
 
 
+class LogBehindTable(FirnError):
+    """The table has offsets that the log has not: the log was cut, or is an older copy of itself.
+    New records would get offsets that the table takes for its own, and never be in it."""
+
+    def __init__(self, topic: str, shard: int, *, log_end: int, table_end: int) -> None:
+        super().__init__(
+            f"shard {shard} of {topic!r} ends at offset {log_end:,}, its table at {table_end:,}: "
+            "the log has lost records that the table has, and what comes next would be missing "
+            "there. Rename the table and sync anew, or copy the topic to another one"
+        )
+        self.shard = shard
+        self.log_end = log_end
+        self.table_end = table_end
+
+
 class Source(Protocol):
     """Where plans come from, and where progress is told: a node, a bucket, a data directory."""
 
@@ -215,7 +230,9 @@ class TopicSync:
         table = self.table.reload()
         if self._dead is not None:
             finish_pending(table, self._dead.reload())
-        plan = self._source.plan(Wanted(start_offsets=table.ends()))
+        plan = self._source.plan(Wanted(start_offsets=table.ends(), is_durable=True))
+        table.check_topic(plan.topic, plan.topic_id)
+        _check_reached(plan, table.ends())
         if self._settings.is_sealed_only:
             plan = sealed_part(plan)
         return plan
@@ -303,7 +320,8 @@ class TopicSync:
             log_bytes=sum(split.length for split in splits if split.shard in advanced.shards),
             seconds=self._clock() - began_s,
             outrun_shards=tuple(shard for shard in ends if shard not in advanced.shards),
-            missing_count=_missing_count(plan, base, advanced.shards),
+            missing_count=_missing_count(plan, base, advanced.shards)
+            + sum(each.missing_count for each in conversions if each.shard in advanced.shards),
         )
         _note(plan.topic, done)
         return done
@@ -417,6 +435,14 @@ def _note(topic: str, done: RoundDone) -> None:
         files=done.file_count,
         bytes=done.file_bytes,
     )
+
+
+def _check_reached(plan: Plan, ends: Mapping[int, int]) -> None:
+    """LogBehindTable if a shard is shorter than the table. A bucket may well be behind."""
+    for shard in plan.shards:
+        end = ends.get(shard.shard, 0)
+        if shard.leader is not None and shard.end_offset < end:
+            raise LogBehindTable(plan.topic, shard.shard, log_end=shard.end_offset, table_end=end)
 
 
 def sealed_part(plan: Plan) -> Plan:

@@ -45,10 +45,11 @@ _COMMIT_WAIT_S_MAX: Final = 2.0
 _SHARD_ID, _OFFSET_ID, _TIMESTAMP_ID = 1, 2, 3
 """Field ids: columns are numbered from 1 in their order, and these come first."""
 
+_NO_RETRIES: Final = {"commit.retry.num-retries": "0"}
+"""PyIceberg would repeat a failed commit without looking at our properties."""
 _PROPERTIES: Final = {
     "format-version": "2",
-    # PyIceberg would repeat a failed commit without looking at our properties.
-    "commit.retry.num-retries": "0",
+    **_NO_RETRIES,
     "write.metadata.previous-versions-max": "100",
     "write.metadata.metrics.column.key": "truncate(64)",
     "write.metadata.metrics.column.value": "none",
@@ -174,6 +175,10 @@ class TopicTable:
         self._table = self._catalog.iceberg.load_table(self._table.name())
         return self
 
+    def check_topic(self, topic: str, topic_id: str) -> None:
+        """OtherTopicsTable unless it is the table of the topic with this id."""
+        _check_topic(self._table, topic, topic_id)
+
     def ends(self) -> dict[int, int]:
         """Shard → first offset that is not in the table; absent: nothing of the shard is."""
         return shard_ends(self.properties)
@@ -248,7 +253,7 @@ class TopicTable:
                 self.reload()
                 if number and self._has_commit(token):
                     return staged
-                transaction = self._table.transaction()
+                transaction = _not_repeated(self._table).transaction()
                 staged = attempt(transaction, token)
                 if staged.snapshot_id is None:
                     return staged
@@ -274,6 +279,14 @@ class TopicTable:
         )
 
 
+def _not_repeated(table: Table) -> Table:
+    """The table as one whose commits PyIceberg does not repeat, whatever its properties say by now:
+    it would put our files on top of whatever was committed meanwhile."""
+    properties = {**table.metadata.properties, **_NO_RETRIES}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    return table
+
+
 def shard_pending(properties: Mapping[str, str], shard: int) -> str | None:
     """What was noted for a shard with its last advance."""
     return properties.get(f"firn.shard.{shard}.pending")
@@ -296,16 +309,21 @@ def find_table(
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
     found = table.properties.get(TOPIC_ID)
-    name = ".".join(table.name())
     if found is None:
-        raise NotALakeTable(name)
-    if topic_id is not None and found != topic_id:
+        raise NotALakeTable(".".join(table.name()))
+    if topic_id is not None:
+        _check_topic(table, topic, topic_id)
+    return TopicTable(catalog, table)
+
+
+def _check_topic(table: Table, topic: str, topic_id: str) -> None:
+    found = table.properties.get(TOPIC_ID)
+    if found != topic_id:
         raise OtherTopicsTable(
-            name,
+            ".".join(table.name()),
             found=f"{table.properties.get(TOPIC)!r} ({found})",
             expected=f"{topic!r} ({topic_id})",
         )
-    return TopicTable(catalog, table)
 
 
 def make_table(

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import msgspec
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from firnmq.lake.convert import Conversion, Task
 from firnmq.lake.runner import SparkRunner
+from firnmq.lake.spark.columns import RECORD
+from firnmq.lake.spark.options import read_options
+from firnmq.lake.spark.planning import RecordsGone, StreamAhead
+from firnmq.lake.spark.reading import PiecePartition
+from firnmq.lake.spark.streaming import FirnStreamReader
 from firnmq.lake.sync import SyncDone, TopicSync
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
     NOON_MS,
+    InlineRunner,
     Sent,
     as_rows,
     new_topic,
@@ -168,6 +177,102 @@ def test_a_warehouse_in_a_bucket(
     sent += produce(node, topic, numbered(40))
     sync_here(options, SparkRunner(spark))
     assert rows_of(options) == sorted(each.row for each in sent)
+
+
+def delete_below(node: NodeProcess, topic: str, offset: int) -> None:
+    place = TopicPartition(topic, 0, offset)
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.delete_records([place])[place].result(60)
+
+
+def test_what_is_removed_after_the_plan_is_counted_as_missing(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    """1. A round is planned. 2. Before its tasks read, the log's start moves, into a batch.
+    3. What is left is in the table, and the sync tells how much is not."""
+    topic = new_topic(node, shards=1, segment_bytes=4_096)
+    options = options_of(node, topic, tmp_path / "lake")
+    sent = produce(node, topic, numbered(200, shards=1), **{"batch.num.messages": 10})
+
+    class SlowRunner(InlineRunner):
+        def run(self, tasks: Sequence[Task]) -> list[Conversion]:
+            elsewhere = [
+                msgspec.structs.replace(
+                    task, split=msgspec.structs.replace(task.split, machine="another")
+                )
+                for task in tasks
+            ]
+            delete_below(node, topic, 153)
+            return super().run(elsewhere)
+
+    done = sync_here(options, SlowRunner(), split_bytes=1_000)
+    assert done.missing_count == 153
+    assert done.ends == {0: 200}
+    assert rows_of(options) == [each.row for each in sent[153:]]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_stream_does_not_pass_over_what_is_removed_after_its_plan(
+    node: NodeProcess, fails: bool
+) -> None:
+    topic = new_topic(node, shards=1, segment_bytes=4_096)
+    produce(node, topic, numbered(200, shards=1), **{"batch.num.messages": 10})
+    given = {**options_of(node, topic), "failOnDataLoss": str(fails).lower(), "splitBytes": "1000"}
+    reader = FirnStreamReader(read_options(given, is_stream=True), RECORD)
+    begin, end = reader.initialOffset(), reader.latestOffset()
+    parts = reader.partitions(begin, end)
+    for part in parts:
+        assert isinstance(part, PiecePartition)
+        part.piece = msgspec.structs.replace(part.piece, machine="another")
+    delete_below(node, topic, 150)
+
+    def rows() -> int:
+        return sum(batch.num_rows for part in parts for batch in reader.read(part))
+
+    if fails:
+        with pytest.raises(RecordsGone):
+            rows()
+    else:
+        assert rows() == 50
+
+
+def test_a_stream_that_is_beyond_the_log_is_told(tmp_path: Path) -> None:
+    """A topic in memory begins anew with its node; its new records must not be taken for old."""
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    try:
+        topic = new_topic(node, shards=1, storage_type="EngineMemory")
+        produce(node, topic, numbered(10, shards=1))
+        options = read_options(options_of(node, topic), is_stream=True)
+        reader = FirnStreamReader(options, RECORD)
+        reader.partitions(reader.initialOffset(), reader.latestOffset())
+        node.kill()
+        node.start()
+        produce(node, topic, numbered(5, start=100, shards=1))
+        with pytest.raises(StreamAhead):
+            reader.latestOffset()
+    finally:
+        node.close()
+
+
+def test_a_memory_topic_does_not_give_the_tables_offsets_again(tmp_path: Path) -> None:
+    """1. A sync takes what a topic in memory has. 2. The node is killed; the topic is empty.
+    3. New records are behind those in the table, and get into it."""
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    try:
+        topic = new_topic(node, shards=1, storage_type="EngineMemory")
+        options = options_of(node, topic, tmp_path / "lake")
+        sent = produce(node, topic, numbered(10, shards=1))
+        sync_here(options)
+        node.kill()
+        node.start()
+        later = produce(node, topic, numbered(15, start=100, shards=1))
+        assert later[0].offset == 10
+        sync_here(options_of(node, topic, tmp_path / "lake"))
+        assert rows_of(options) == [each.row for each in (*sent, *later)]
+    finally:
+        node.close()
 
 
 def test_following_takes_what_comes(node: NodeProcess, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from pyiceberg.table import DataScan, FileScanTask
 
 from firnmq.errors import InvalidArgument
 from firnmq.lake.catalog import OpenCatalog
@@ -92,6 +93,29 @@ def test_of_two_compactions_one_replaces_the_files(table: TopicTable, tmp_path: 
 
     assert compact(table, beaten).groups == 0
     assert [row["offset"] for row in content(table)] == list(range(20))
+
+
+def test_rows_deleted_meanwhile_do_not_come_back(
+    table: TopicTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another engine may put a file of deletions beside one that is being rewritten."""
+    for start in range(0, 50, 10):
+        add(table, 0, start, start + 10)
+    before = used_files(table)
+    plan_files = DataScan.plan_files
+
+    def with_deletions(scan: DataScan) -> list[FileScanTask]:
+        tasks = list(plan_files(scan))
+        tasks[0].delete_files.add(tasks[0].file)
+        return tasks
+
+    def run_slowly(work: Sequence[Rewrite]) -> list[Rewritten]:
+        monkeypatch.setattr(DataScan, "plan_files", with_deletions)
+        return run(work)
+
+    assert compact(table, run_slowly).groups == 0
+    monkeypatch.undo()
+    assert used_files(table) == before
 
 
 def test_expiry_removes_what_nobody_has_and_nothing_else(table: TopicTable) -> None:

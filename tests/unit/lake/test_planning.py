@@ -234,3 +234,17 @@ def test_any_filters_together(lab: Lab, seed: int) -> None:
         )
         expected = [row for row in stored if keeps(wanted)(row)]
         assert rows(topic.read(wanted, target_bytes=rng.choice((1, 10**9)))) == expected, wanted
+
+
+def test_a_durable_plan_has_synced_what_it_shows(lab: Lab) -> None:
+    """A table keeps what a power cut would take from a log whose records are left to the system,
+    and their offsets would be given out again."""
+    topic = LakeTopic(lab, {"durability": "os"})
+    topic.shard.append(*numbered(20))
+    log = topic.engine.log(topic.topic.shard_name(0))  # type: ignore[attr-defined]
+    assert topic.plan().shards[0].end_offset == 20
+    assert log.synced.next_offset < 20
+    plan = topic.plan(Wanted(is_durable=True, end_offsets={0: 15}))
+    assert plan.shards[0].end_offset == 20
+    assert plan.shards[0].segments[-1].end_offset == 15
+    assert log.synced.next_offset == 20

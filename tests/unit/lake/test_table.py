@@ -13,7 +13,8 @@ from sqlalchemy.exc import OperationalError
 
 from firnmq.errors import InvalidArgument
 from firnmq.lake.catalog import OpenCatalog
-from firnmq.lake.plan import TablePlace
+from firnmq.lake.history import plan_history, read_history
+from firnmq.lake.plan import Plan, ShardPlan, TablePlace, Wanted
 from firnmq.lake.schema import RAW
 from firnmq.lake.table import (
     Advance,
@@ -155,6 +156,29 @@ def test_a_commit_whose_answer_is_lost_is_found(
     assert [row["offset"] for row in content(table)] == list(range(10))
 
 
+def test_a_commit_is_not_repeated_on_top_of_anothers_whatever_the_properties_say(
+    catalog: OpenCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Somebody lets the table's commits be repeated. 2. Two syncs have the same offsets; one
+    commits just before the other does. 3. The other finds it out: each offset is there once."""
+    table = clicks(catalog)
+    with table.iceberg.transaction() as change:
+        change.set_properties({"commit.retry.num-retries": "4", "commit.retry.min-wait-ms": "1"})
+    advance = Advance(base={}, ends={0: 10}, files=written(table, raw_rows(0, range(10))))
+    real = catalog.iceberg.commit_table
+
+    def commit(*args: Any) -> Any:
+        monkeypatch.setattr(catalog.iceberg, "commit_table", real)
+        with open_catalog(tmp_path) as other:
+            assert clicks(other).advance(advance).shards == (0,)
+        return real(*args)
+
+    monkeypatch.setattr(catalog.iceberg, "commit_table", commit)
+    assert table.advance(advance).shards == ()
+    assert [row["offset"] for row in content(table)] == list(range(10))
+    assert table.properties["commit.retry.num-retries"] == "4"
+
+
 def test_a_catalog_that_never_takes_it_is_given_up(
     catalog: OpenCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,3 +228,25 @@ def test_other_catalogs_are_refused_by_name(tmp_path: Path) -> None:
     place = TablePlace(catalog="mysql://x", warehouse=f"file://{tmp_path}", name="topics.x")
     with pytest.raises(InvalidArgument, match="sqlite"):
         OpenCatalog(place, {})
+
+
+def test_records_of_a_time_before_all_clocks_are_found_by_it(
+    catalog: OpenCatalog, tmp_path: Path
+) -> None:
+    table = clicks(catalog)
+    first_ms = -50_000_000_000_000  # The year 385.
+    files = written(table, raw_rows(0, range(10), first_us=first_ms * 1000))
+    table.advance(Advance(base={}, ends={0: 10}, files=files))
+    plan = Plan(
+        cluster="c1",
+        topic="clicks",
+        topic_id="a1",
+        made_ms=0,
+        options={},
+        table=catalog.place,
+        shards=(ShardPlan(shard=0, start_offset=0, end_offset=10),),
+    )
+    wanted = Wanted(min_timestamp_ms=first_ms - 1)
+    splits = plan_history(plan, wanted, {}, 2**30).splits
+    found = [batch for split in splits for batch in read_history(split, wanted, ["offset"], {})]
+    assert sum(batch.num_rows for batch in found) == 10

@@ -104,7 +104,9 @@ class MemoryKeeper:
         done = [meta.seq for meta in deleted if meta.tier is None]
         self._state.forget_segments(spec.uid, done)
         start_offset = self._state.start_offset(spec.uid)
-        base_offset = max(start_offset, chain[-1].end_offset if chain else 0)
+        # Offsets that the lake's table has must not be given to other records.
+        lake_end = self._state.lake_end(spec.uid)
+        base_offset = max(start_offset, chain[-1].end_offset if chain else 0, lake_end)
         # One that is deleted is remembered as long as it has a copy in the object store.
         used = [meta.seq for meta in (*chain, *deleted) if meta.seq not in done]
         seq = max(used, default=-1) + 1
@@ -291,6 +293,9 @@ class MemoryKeeper:
 
     def recount(self, log: ShardLog) -> None:
         self._count(log)
+
+    def settle(self, log: ShardLog) -> None:
+        """Memory is not durable."""
 
     def housekeep(self, log: ShardLog) -> None:
         """Spills what is sealed, oldest first."""

@@ -36,6 +36,21 @@ class RecordsGone(FirnError):
         self.start = start
 
 
+class StreamAhead(FirnError):
+    """A stream has reached offsets that the log does not have."""
+
+    def __init__(self, topic: str, shard: int, offset: int, end: int) -> None:
+        super().__init__(
+            f"shard {shard} of {topic!r} ends at offset {end:,}, and the stream is at {offset:,}: "
+            "the log has lost records since, and those that take their offsets would not be read. "
+            "Begin with a new checkpoint, or set failOnDataLoss to false to go on from where the "
+            "stream is"
+        )
+        self.shard = shard
+        self.offset = offset
+        self.end = end
+
+
 class TopicReplaced(FirnError):
     """The topic was deleted and made anew since the stream's checkpoint was written."""
 

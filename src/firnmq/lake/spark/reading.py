@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 class PiecePartition(InputPartition):
     """What one task reads, and which of its rows."""
 
-    def __init__(self, piece: Piece, wanted: Wanted) -> None:
+    def __init__(self, piece: Piece, wanted: Wanted, *, is_demanded: bool) -> None:
         self.piece = piece
         self.wanted = wanted
+        self.is_demanded = is_demanded
+        """Whether it is an error if retention removes some of it before it is read."""
 
 
 class FirnReader(DataSourceReader):
@@ -51,7 +53,12 @@ class FirnReader(DataSourceReader):
             if isinstance(place, int)
         }
         pieces = plan_pieces(options, wanted, demanded=demanded)
-        return [PiecePartition(piece, wanted) for piece in pieces]
+        return [
+            PiecePartition(
+                piece, wanted, is_demanded=options.fails_on_loss and piece.shard in demanded
+            )
+            for piece in pieces
+        ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_piece(partition, self._options, self._schema)
@@ -80,6 +87,11 @@ def read_piece(
     if not isinstance(partition, PiecePartition):
         return
     from firnmq.lake.reading import read_split
+    from firnmq.lake.spark.planning import RecordsGone
+
+    def lost(start: int, end: int) -> None:
+        if partition.is_demanded:
+            raise RecordsGone(options.topic, piece.shard, start, end)
 
     piece, wanted = partition.piece, partition.wanted
     target = arrow_schema(schema)
@@ -89,7 +101,7 @@ def read_piece(
         if isinstance(piece, HistorySplit):
             batches = read_history(piece, wanted, target.names, options.connection)
         else:
-            batches = read_split(piece, wanted, target.names, options.connection)
+            batches = read_split(piece, wanted, target.names, options.connection, lost=lost)
         for batch in batches:
             yield shaped(batch, target)
     finally:

@@ -18,7 +18,13 @@ from firnmq.errors import InvalidArgument
 from firnmq.lake.plan import Wanted
 from firnmq.lake.spark.columns import check_schema
 from firnmq.lake.spark.options import Edge, ReadOptions
-from firnmq.lake.spark.planning import Bounds, TopicReplaced, plan_pieces, read_bounds
+from firnmq.lake.spark.planning import (
+    Bounds,
+    StreamAhead,
+    TopicReplaced,
+    plan_pieces,
+    read_bounds,
+)
 from firnmq.lake.spark.reading import PiecePartition, read_piece
 from firnmq.lake.wire import WireClient, patiently
 
@@ -86,6 +92,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             begin = self._planned
             most = None if self._options.is_available_now else self._options.max_rows
         if begin is not None:
+            self._check_reached(begin, bounds.ends)
             ends = {shard: max(end, begin.get(shard, 0)) for shard, end in ends.items()}
             if most is not None:
                 ends = limited(begin, ends, most)
@@ -103,7 +110,11 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             start_offsets={shard: begin.get(shard, 0) for shard in shards},
             end_offsets={shard: stop[shard] for shard in shards},
         )
-        return [PiecePartition(piece, wanted) for piece in self._pieces(wanted, end["topic"])]
+        is_demanded = self._options.fails_on_loss
+        return [
+            PiecePartition(piece, wanted, is_demanded=is_demanded)
+            for piece in self._pieces(wanted, end["topic"])
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_piece(partition, self._options, self._schema)
@@ -118,6 +129,15 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
 
     def _pieces(self, wanted: Wanted, topic_id: str) -> list[Any]:
         return plan_pieces(self._options, wanted, demanded=wanted.start_offsets, topic_id=topic_id)
+
+    def _check_reached(self, begin: Position, ends: Position) -> None:
+        options = self._options
+        if not options.fails_on_loss or "bootstrap" not in options.connection:
+            return  # What a bucket has may be behind what a node has given.
+        for shard, offset in begin.items():
+            end = ends.get(shard, offset)
+            if end < offset:
+                raise StreamAhead(options.topic, shard, offset, end)
 
     def _first(self, bounds: Bounds) -> Position:
         options = self._options
