@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from firnmq.cli.errors import NoDataDirectory
+from firnmq.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +20,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MASTER_DEFAULT = "local[*,4]"
 """Every core of this machine; a task whose worker dies is tried again."""
+
+_AGES_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
+
+
+def age_ms(_: click.Context, param: click.Parameter, text: str) -> int:
+    """`7d`, `12h`, `30m`, `90s`, `0`: how long ago, in milliseconds."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _AGES_MS else (text, "s")
+    if not number.isascii() or not number.isdigit():
+        raise click.BadParameter(f"{text!r} is not like 7d, 12h, 30m or 90s", param=param)
+    return int(number) * _AGES_MS[unit]
+
 
 _OPTIONS = (
     click.option(
@@ -66,7 +79,8 @@ _OPTIONS = (
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
         envvar="FIRN_CONFIG",
         show_envvar=True,
-        help="TOML file whose section tiering says how to reach the object store.",
+        help="A node's TOML file: how to reach the object store (section tiering), and where the "
+        "tables are if no node says it (section lake).",
     ),
 )
 _SPARK_OPTIONS = (
@@ -124,8 +138,26 @@ def source_options(
     admin = click.get_current_context().find_root().params.get("node")
     if admin is not None and server is not None:
         options["admin"] = admin
+    if "data" in options and config_path is not None:
+        options["config"] = str(config_path)
+    elif "store" in options:
+        options |= _of_lake(config_path)
     options |= {name: value for name, value in given.items() if value is not None}
-    return options | pairs(others, "--option")
+    options |= _checked(pairs(others, "--option"))
+    if "://" not in options.get("warehouse", "://"):
+        raise InvalidArgument(
+            "warehouse", f"{options['warehouse']!r} is not like file:///path or s3://bucket/prefix"
+        )
+    return options
+
+
+def _checked(options: dict[str, str]) -> dict[str, str]:
+    """Refuses names that do not exist. Most commands have none to check, and need no Spark."""
+    if options:
+        from firnmq.lake.spark.options import check_names
+
+        check_names(options)
+    return options
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
@@ -152,17 +184,38 @@ def _of_tiering(path: Path | None) -> dict[str, str]:
     return options
 
 
+def _of_lake(path: Path | None) -> dict[str, str]:
+    """Where the tables are, which no node is there to say."""
+    from firnmq.config import load_lake_config
+
+    lake = load_lake_config(path=path)
+    found = {"catalog": lake.catalog, "warehouse": lake.warehouse}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@contextmanager
+def _starting(master: str) -> Iterator[None]:
+    """Says what is waited for, if standard error is a terminal; a cluster may take a while."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"Spark starts on {master} …"):
+        yield
+
+
 @contextmanager
 def session(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     """A Spark session for one command."""
     from firnmq.lake.session import spark_session
 
-    quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    quiet = {"spark.ui.enabled": "false"}
     if master.startswith("local"):
         quiet |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    spark = spark_session(
-        "firn lake", master=master, settings={**quiet, **pairs(settings, "--spark-conf")}
-    )
+    chosen = {**quiet, **pairs(settings, "--spark-conf")}
+    with _starting(master):
+        spark = spark_session("firn lake", master=master, settings=chosen, is_quiet=True)
     try:
         yield spark
     finally:
