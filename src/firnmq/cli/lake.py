@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -193,18 +193,21 @@ def compact(
     """Put small files of a topic's table together. Syncs and readers may go on meanwhile."""
     from firnmq.lake.maintain import compact as compact_table
 
-    with _tables(topic, place) as tables:
+    with _tables(topic, place) as tables, ExitStack() as stack:
+        spark = None
         for table in tables:
-            if dry_run:
-                done = compact_table(table, lambda _: [], target_bytes=target_bytes, is_dry=True)
-            else:
+            done = compact_table(table, lambda _: [], target_bytes=target_bytes, is_dry=True)
+            if done.files_before and not dry_run:
                 from firnmq.lake.runner import SparkRunner
 
-                with session(master, spark_settings) as spark, _progress(table.name) as watch:
-                    runner = SparkRunner(spark, watch)
-                    done = compact_table(table, runner.rewrite, target_bytes=target_bytes)
+                spark = spark or stack.enter_context(session(master, spark_settings))
+                with _progress(table.name) as watch:
+                    rewrite = SparkRunner(spark, watch).rewrite
+                    done = compact_table(table, rewrite, target_bytes=target_bytes)
             if as_json:
                 print_json({"table": table.name, **_fields(done)})
+            elif not done.files_before:
+                click.echo(f"{table.name}: no small files to put together")
             else:
                 after = "" if dry_run else f" → {count(done.files_after, 'file')}"
                 click.echo(
@@ -269,8 +272,8 @@ def expire(
                 click.echo(
                     f"{table.name}: {count(done.snapshots, 'snapshot')} and "
                     f"{count(done.files, 'file')} of {done.file_bytes:,} bytes {would}; "
-                    f"{count(done.snapshots_left, 'snapshot')} left, {done.young_files:,} files "
-                    "wait"
+                    f"{count(done.snapshots_left, 'snapshot')} left, "
+                    f"{count(done.young_files, 'file')} waiting"
                 )
 
 
