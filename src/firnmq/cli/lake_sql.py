@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,15 +72,25 @@ def sql(
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """What is wrong with the query, in Spark's words."""
+    """What is wrong with the query, in Spark's words but without its plans and stacks."""
     from pyspark.errors import PySparkException
 
     from firnmq.errors import InvalidArgument
 
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # It would say the same as JSON.
     try:
         yield
     except PySparkException as error:
-        raise InvalidArgument("query", str(error)) from error
+        raise InvalidArgument("query", spark_reason(str(error))) from error
+
+
+def spark_reason(text: str) -> str:
+    """The part of Spark's message that is for whoever wrote the query."""
+    if "Traceback (most recent call last)" in text:
+        ours = re.findall(r"^(?:pyspark|firnmq)\.[\w.]+: (.+)$", text, re.MULTILINE)
+        if ours:
+            return str(ours[-1])
+    return text.partition(";\n")[0].strip()
 
 
 def _plain(value: Any) -> Any:

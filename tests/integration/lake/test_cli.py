@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from firnmq import NewRecord
 from firnmq import open as open_store
 from firnmq.cli import main
+from firnmq.cli.lake_sql import spark_reason
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import NOON_MS, new_topic, numbered, produce
 
@@ -189,6 +190,20 @@ def test_a_nodes_file_says_where_the_tables_are(firn: Any, tmp_path: Path) -> No
         assert (found["catalog"], found["lag"]) == (catalog, 2)
     assert _json(firn("sync", "edge", "--store", store.as_uri(), *named))["row_count"] == 2
     assert _json(firn("status", "edge", "--data", str(data), *named))["rows"] == 2
+
+
+def test_spark_says_what_is_wrong_with_a_query_without_plans_and_stacks() -> None:
+    unresolved = (
+        "[UNRESOLVED] no column `x`. SQLSTATE: 42703; line 1 pos 7;\n'Project ['x]\n+- View"
+    )
+    assert spark_reason(unresolved) == "[UNRESOLVED] no column `x`. SQLSTATE: 42703; line 1 pos 7"
+    parse = "[PARSE] near 'SELEC' (line 1, pos 0)\n\n== SQL ==\nSELEC 1\n^^^\n"
+    assert spark_reason(parse) == parse.strip()
+    stack = (
+        "[DATA_SOURCE] Traceback (most recent call last):\n  File x\n"
+        "firnmq.errors.TopicNotFound: no topic 'x'\n"
+    )
+    assert spark_reason(stack) == "no topic 'x'"
 
 
 def test_a_spark_of_its_own_is_quiet(tmp_path: Path) -> None:
