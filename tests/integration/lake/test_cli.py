@@ -194,9 +194,9 @@ def test_a_nodes_file_says_where_the_tables_are(firn: Any, tmp_path: Path) -> No
 
 def test_spark_says_what_is_wrong_with_a_query_without_plans_and_stacks() -> None:
     unresolved = (
-        "[UNRESOLVED] no column `x`. SQLSTATE: 42703; line 1 pos 7;\n'Project ['x]\n+- View"
+        "[UNRESOLVED] no column `x`; line 1 pos 7;\n'Project ['x]\n+- View"
     )
-    assert spark_reason(unresolved) == "[UNRESOLVED] no column `x`. SQLSTATE: 42703; line 1 pos 7"
+    assert spark_reason(unresolved) == "[UNRESOLVED] no column `x`; line 1 pos 7"
     parse = "[PARSE] near 'SELEC' (line 1, pos 0)\n\n== SQL ==\nSELEC 1\n^^^\n"
     assert spark_reason(parse) == parse.strip()
     stack = (
