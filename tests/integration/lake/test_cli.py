@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from firnmq import NewRecord
 from firnmq import open as open_store
 from firnmq.cli import main
-from firnmq.cli.lake_sql import spark_reason
+from firnmq.cli.lake_sql import no_such_topic, spark_reason
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import NOON_MS, new_topic, numbered, produce
 
@@ -193,9 +193,7 @@ def test_a_nodes_file_says_where_the_tables_are(firn: Any, tmp_path: Path) -> No
 
 
 def test_spark_says_what_is_wrong_with_a_query_without_plans_and_stacks() -> None:
-    unresolved = (
-        "[UNRESOLVED] no column `x`; line 1 pos 7;\n'Project ['x]\n+- View"
-    )
+    unresolved = "[UNRESOLVED] no column `x`; line 1 pos 7;\n'Project ['x]\n+- View"
     assert spark_reason(unresolved) == "[UNRESOLVED] no column `x`; line 1 pos 7"
     parse = "[PARSE] near 'SELEC' (line 1, pos 0)\n\n== SQL ==\nSELEC 1\n^^^\n"
     assert spark_reason(parse) == parse.strip()
@@ -204,6 +202,11 @@ def test_spark_says_what_is_wrong_with_a_query_without_plans_and_stacks() -> Non
         "firnmq.errors.TopicNotFound: no topic 'x'\n"
     )
     assert spark_reason(stack) == "no topic 'x'"
+
+
+def test_a_query_about_no_topic() -> None:
+    assert str(no_such_topic({"relationName": "`nobody`"})) == "no topic 'nobody'"
+    assert "in backticks: `shop.clicks`" in str(no_such_topic({"relationName": "`shop`.`clicks`"}))
 
 
 def test_a_spark_of_its_own_is_quiet(tmp_path: Path) -> None:
