@@ -14,7 +14,13 @@ import click
 
 from firnmq.cli.console import count, json_option, print_json, print_table, time_text
 from firnmq.cli.errors import PackageMissing
-from firnmq.cli.lake_options import age_ms, place_options, session, source_options, spark_options
+from firnmq.cli.lake_options import (
+    age_option,
+    place_options,
+    session,
+    source_options,
+    spark_options,
+)
 from firnmq.cli.lake_sql import sql
 from firnmq.errors import DirectoryInUse, FirnError, TopicNotFound
 
@@ -221,7 +227,7 @@ def compact(
 @click.option(
     "--older-than",
     "older_than_ms",
-    callback=age_ms,
+    callback=age_option,
     default="7d",
     show_default=True,
     help="Snapshots of this age go: 7d, 12h, 0.",
@@ -236,7 +242,7 @@ def compact(
 @click.option(
     "--grace",
     "grace_ms",
-    callback=age_ms,
+    callback=age_option,
     default="1d",
     show_default=True,
     help="Files younger than this stay, though no snapshot has them.",

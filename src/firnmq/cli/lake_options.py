@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from firnmq.cli.errors import NoDataDirectory
-from firnmq.errors import InvalidArgument
+from firnmq.errors import FirnError, InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+class SparkNotStarted(FirnError):
+    """There is no Spark to work with: a wrong master or setting, or a cluster that is not there."""
+
+    def __init__(self, master: str, reason: str) -> None:
+        super().__init__(
+            f"Spark does not start on {master}: {reason}; --master and --spark-conf say where and "
+            "how it runs"
+        )
+        self.master = master
+        self.reason = reason
+
+
 MASTER_DEFAULT = "local[*,4]"
 """Every core of this machine; a task whose worker dies is tried again."""
 
-_AGES_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 
+def age_option(_: click.Context, param: click.Parameter, text: str) -> int:
+    """How long ago, in milliseconds."""
+    from firnmq.lake.maintain import age_ms
 
-def age_ms(_: click.Context, param: click.Parameter, text: str) -> int:
-    """`7d`, `12h`, `30m`, `90s`, `0`: how long ago, in milliseconds."""
-    number, unit = (text[:-1], text[-1:]) if text[-1:] in _AGES_MS else (text, "s")
-    if not number.isascii() or not number.isdigit():
-        raise click.BadParameter(f"{text!r} is not like 7d, 12h, 30m or 90s", param=param)
-    return int(number) * _AGES_MS[unit]
+    try:
+        return age_ms(text)
+    except InvalidArgument as error:
+        raise click.BadParameter(error.reason, param=param) from None
 
 
 _OPTIONS = (
@@ -195,14 +209,25 @@ def _of_lake(path: Path | None) -> dict[str, str]:
 
 @contextmanager
 def _starting(master: str) -> Iterator[None]:
-    """Says what is waited for, if standard error is a terminal; a cluster may take a while."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
+    """Says what is waited for, if standard error is a terminal, and why it did not come."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
-    with Console(stderr=True).status(f"Spark starts on {master} …"):
-        yield
+    with ExitStack() as stack:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            stack.enter_context(Console(stderr=True).status(f"Spark starts on {master} …"))
+        try:
+            yield
+        except (Py4JError, PySparkException) as error:
+            raise SparkNotStarted(master, _start_failure(str(error))) from error
+
+
+def _start_failure(text: str) -> str:
+    """What Java said, where it came as far as that."""
+    named = re.search(r"^: [\w.$]+: (.+)$", text, re.MULTILINE)
+    return named[1] if named else text.partition("\n")[0]
 
 
 @contextmanager

@@ -38,7 +38,6 @@ class TopicChoices:
         from firnmq.lake.sync import SyncSettings
 
         chosen = self._config.topics.get(topic, LakeTopicConfig())
-        _check_schema(schema_path or chosen.schema, schema_path, schema_kind, writers)
         document = None
         if schema_path is not None:
             document = _text(schema_path)
@@ -46,6 +45,7 @@ class TopicChoices:
             document = _text(self._beside(chosen.schema))
         numbered = {number: _text(self._beside(path)) for number, path in chosen.writers.items()}
         numbered |= {number: _text(path) for number, path in map(_writer, writers)}
+        _check_schema(schema_path or chosen.schema, schema_path, schema_kind, writers)
         return SyncSettings(
             partition=partition or chosen.partition or "day",
             schema_document=document,

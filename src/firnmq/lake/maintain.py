@@ -279,3 +279,12 @@ def _locations_used(table: Table, without: frozenset[int]) -> Iterable[str]:
             yield manifest.manifest_path
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
                 yield entry.data_file.file_path
+
+
+def age_ms(text: str) -> int:
+    """`7d`, `12h`, `30m`, `90s`, `0`: how long ago, in milliseconds."""
+    units = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in units else (text, "s")
+    if not number.isascii() or not number.isdigit():
+        raise InvalidArgument("age", f"{text!r} is not like 7d, 12h, 30m or 90s")
+    return int(number) * units[unit]

@@ -209,6 +209,14 @@ def test_a_query_about_no_topic() -> None:
     assert "in backticks: `shop.clicks`" in str(no_such_topic({"relationName": "`shop`.`clicks`"}))
 
 
+def test_a_spark_that_does_not_start(node: NodeProcess) -> None:
+    command = ("lake", "sync", new_topic(node), "--server", node.address, "--master", "local[x]")
+    done = _run([sys.executable, "-m", "firnmq", *command])
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Spark does not start on local[x]: Could not parse")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_spark_of_its_own_is_quiet(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with open_store(data) as store:
