@@ -24,8 +24,8 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run demo scale check format test test-hdfs test-spark43 test-cluster \
-	bench soak lock clean
+.PHONY: help setup run demo scale check format test test-hdfs test-spark43 test-iceberg \
+	test-cluster bench soak lock clean
 
 help:
 	@echo "make setup   create $(VENV) from $(LOCK) and compile what is compiled in place"
@@ -37,6 +37,7 @@ help:
 	@echo "make test    check, then all tests"
 	@echo "make test-spark43  the tests of the lake on PySpark 4.3.0, in $(SPARK43)"
 	@echo "make test-hdfs  the tests of HDFS, with Hadoop from Maven (needs java and mvn)"
+	@echo "make test-iceberg  the lake's table through Iceberg's own runtime (needs java and mvn)"
 	@echo "make test-cluster  the tests that start a Spark cluster"
 	@echo "make bench   all benchmarks into benchmarks/results.json"
 	@echo "make soak    random workloads with crashes, for as long as you like"
@@ -97,6 +98,9 @@ test-spark43: setup
 
 test-hdfs: setup
 	$(BIN)/python -m pytest -m hdfs tests/integration/tiering $(ARGS)
+
+test-iceberg: setup
+	$(BIN)/python -m pytest -m iceberg tests/integration/lake $(ARGS)
 
 test-cluster: setup
 	$(BIN)/python -m pytest -m cluster tests/integration/lake $(ARGS)

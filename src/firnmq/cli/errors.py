@@ -26,6 +26,15 @@ class NoDataDirectory(FirnError):
         self.path = path
 
 
+class PackageMissing(FirnError):
+    """The command needs an optional package that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"the package {package} is not installed: pip install 'firnmq[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
 class BadInput(FirnError):
     """Something in a file of records cannot be written; `written_count` records before it were."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firnmq.cli.console import count, json_option, print_json, print_table, time_text
-from firnmq.cli.lake_options import place_options, session, source_options, spark_options
+from firnmq.cli.errors import PackageMissing
+from firnmq.cli.lake_options import (
+    age_option,
+    place_options,
+    session,
+    source_options,
+    spark_options,
+)
 from firnmq.cli.lake_sql import sql
+from firnmq.errors import DirectoryInUse, FirnError, TopicNotFound
 
 if TYPE_CHECKING:
     from firnmq.lake.runner import Watch
@@ -22,9 +30,52 @@ if TYPE_CHECKING:
     from firnmq.lake.table import TopicTable
 
 _MIB = 1024 * 1024
+_PACKAGES = frozenset(
+    {"fastavro", "kafka", "obstore", "pandas", "py4j", "pyiceberg", "pyspark", "sqlalchemy"}
+)
+"""What `firnmq[lake]` brings and these commands import."""
 
 
-@click.group()
+class _LakeGroup(click.Group):
+    """Says which packages are missing, and what becomes of work that is stopped."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in _PACKAGES:
+                raise
+            raise PackageMissing(package, "lake") from None
+        except FirnError as error:
+            hint = _hint_for(error)
+            if hint is None:
+                raise
+            click.echo(f"error: {error}\nhint: {hint}", err=True)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            if ctx.invoked_subcommand == "sync":
+                click.echo("stopped; the next sync goes on after the last commit", err=True)
+                ctx.exit(1)
+            raise
+
+
+def _hint_for(error: FirnError) -> str | None:
+    """What to do about errors that mean something else here than for other commands."""
+    from firnmq.lake.wire import NodeUnreachable
+
+    match error:
+        case NodeUnreachable():
+            return "firn serve starts a node; --server or FIRN_BOOTSTRAP says where it is"
+        case DirectoryInUse():
+            return "if a node has it open, go through the node: --server HOST:PORT"
+        case TopicNotFound():
+            return "firn topic list shows the topics; with --node URL, those of a node"
+        case _:
+            return None
+
+
+@click.group(cls=_LakeGroup)
 def lake() -> None:
     """Topics as tables: convert, look after, ask. Needs pip install 'firnmq[lake]'."""
 
@@ -114,9 +165,13 @@ def sync(
         )
         for topic in choices.topics
     }
-    with _resolved(place) as options, session(master, spark_settings) as spark:
+    with _resolved(place) as options:
         for topic in choices.topics:
-            _sync_topic({**options, "topic": topic}, settings[topic], spark, follow, as_json)
+            _check_topic({**options, "topic": topic}, settings[topic])
+        with session(master, spark_settings) as spark:
+            for topic in choices.topics:
+                named = {**options, "topic": topic}
+                _sync_topic(named, settings[topic], spark, follow, as_json)
 
 
 @lake.command()
@@ -144,18 +199,21 @@ def compact(
     """Put small files of a topic's table together. Syncs and readers may go on meanwhile."""
     from firnmq.lake.maintain import compact as compact_table
 
-    with _tables(topic, place) as tables:
+    with _tables(topic, place) as tables, ExitStack() as stack:
+        spark = None
         for table in tables:
-            if dry_run:
-                done = compact_table(table, lambda _: [], target_bytes=target_bytes, is_dry=True)
-            else:
+            done = compact_table(table, lambda _: [], target_bytes=target_bytes, is_dry=True)
+            if done.files_before and not dry_run:
                 from firnmq.lake.runner import SparkRunner
 
-                with session(master, spark_settings) as spark, _progress(table.name) as watch:
-                    runner = SparkRunner(spark, watch)
-                    done = compact_table(table, runner.rewrite, target_bytes=target_bytes)
+                spark = spark or stack.enter_context(session(master, spark_settings))
+                with _progress(table.name) as watch:
+                    rewrite = SparkRunner(spark, watch).rewrite
+                    done = compact_table(table, rewrite, target_bytes=target_bytes)
             if as_json:
                 print_json({"table": table.name, **_fields(done)})
+            elif not done.files_before:
+                click.echo(f"{table.name}: no small files to put together")
             else:
                 after = "" if dry_run else f" → {count(done.files_after, 'file')}"
                 click.echo(
@@ -167,7 +225,12 @@ def compact(
 @lake.command()
 @click.argument("topic")
 @click.option(
-    "--older-than", default="7d", show_default=True, help="Snapshots of this age go: 7d, 12h, 0."
+    "--older-than",
+    "older_than_ms",
+    callback=age_option,
+    default="7d",
+    show_default=True,
+    help="Snapshots of this age go: 7d, 12h, 0.",
 )
 @click.option(
     "--keep-last",
@@ -178,6 +241,8 @@ def compact(
 )
 @click.option(
     "--grace",
+    "grace_ms",
+    callback=age_option,
     default="1d",
     show_default=True,
     help="Files younger than this stay, though no snapshot has them.",
@@ -187,24 +252,23 @@ def compact(
 @json_option
 def expire(
     topic: str,
-    older_than: str,
+    older_than_ms: int,
     keep_last: int,
-    grace: str,
+    grace_ms: int,
     dry_run: bool,
     as_json: bool,
     **place: Any,
 ) -> None:
     """Forget old snapshots of a topic's table and remove files that none of the others has."""
-    from firnmq.lake.maintain import age_ms
     from firnmq.lake.maintain import expire as expire_table
 
     with _tables(topic, place) as tables:
         for table in tables:
             done = expire_table(
                 table,
-                older_than_ms=age_ms(older_than),
+                older_than_ms=older_than_ms,
                 keep_last=keep_last,
-                grace_ms=age_ms(grace),
+                grace_ms=grace_ms,
                 is_dry=dry_run,
             )
             if as_json:
@@ -214,8 +278,8 @@ def expire(
                 click.echo(
                     f"{table.name}: {count(done.snapshots, 'snapshot')} and "
                     f"{count(done.files, 'file')} of {done.file_bytes:,} bytes {would}; "
-                    f"{count(done.snapshots_left, 'snapshot')} left, {done.young_files:,} files "
-                    "wait"
+                    f"{count(done.snapshots_left, 'snapshot')} left, "
+                    f"{count(done.young_files, 'file')} waiting"
                 )
 
 
@@ -241,6 +305,20 @@ lake.add_command(sql)
 
 
 # Work ---------------------------------------------------------------------------------------------
+
+
+def _check_topic(options: dict[str, str], settings: SyncSettings) -> None:
+    """Finds out what is wrong with a topic or its schema, before Spark takes its time."""
+    from firnmq.lake.places import make_plan
+    from firnmq.lake.plan import Wanted
+
+    if settings.schema_document is not None:
+        from firnmq.lake.typed import Parser
+
+        Parser.from_document(
+            settings.schema_document, settings.schema_kind, writers=settings.schema_writers
+        )
+    make_plan(options, Wanted(shards=()))
 
 
 def _sync_topic(

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from firnmq.cli.errors import NoDataDirectory
+from firnmq.errors import FirnError, InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+class SparkNotStarted(FirnError):
+    """There is no Spark to work with: a wrong master or setting, or a cluster that is not there."""
+
+    def __init__(self, master: str, reason: str) -> None:
+        super().__init__(
+            f"Spark does not start on {master}: {reason}; --master and --spark-conf say where and "
+            "how it runs"
+        )
+        self.master = master
+        self.reason = reason
+
+
 MASTER_DEFAULT = "local[*,4]"
 """Every core of this machine; a task whose worker dies is tried again."""
+
+
+def age_option(_: click.Context, param: click.Parameter, text: str) -> int:
+    """How long ago, in milliseconds."""
+    from firnmq.lake.maintain import age_ms
+
+    try:
+        return age_ms(text)
+    except InvalidArgument as error:
+        raise click.BadParameter(error.reason, param=param) from None
+
 
 _OPTIONS = (
     click.option(
@@ -66,7 +93,8 @@ _OPTIONS = (
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
         envvar="FIRN_CONFIG",
         show_envvar=True,
-        help="TOML file whose section tiering says how to reach the object store.",
+        help="A node's TOML file: how to reach the object store (section tiering), and where the "
+        "tables are if no node says it (section lake).",
     ),
 )
 _SPARK_OPTIONS = (
@@ -124,8 +152,26 @@ def source_options(
     admin = click.get_current_context().find_root().params.get("node")
     if admin is not None and server is not None:
         options["admin"] = admin
+    if "data" in options and config_path is not None:
+        options["config"] = str(config_path)
+    elif "store" in options:
+        options |= _of_lake(config_path)
     options |= {name: value for name, value in given.items() if value is not None}
-    return options | pairs(others, "--option")
+    options |= _checked(pairs(others, "--option"))
+    if "://" not in options.get("warehouse", "://"):
+        raise InvalidArgument(
+            "warehouse", f"{options['warehouse']!r} is not like file:///path or s3://bucket/prefix"
+        )
+    return options
+
+
+def _checked(options: dict[str, str]) -> dict[str, str]:
+    """Refuses names that do not exist. Most commands have none to check, and need no Spark."""
+    if options:
+        from firnmq.lake.spark.options import check_names
+
+        check_names(options)
+    return options
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
@@ -152,17 +198,49 @@ def _of_tiering(path: Path | None) -> dict[str, str]:
     return options
 
 
+def _of_lake(path: Path | None) -> dict[str, str]:
+    """Where the tables are, which no node is there to say."""
+    from firnmq.config import load_lake_config
+
+    lake = load_lake_config(path=path)
+    found = {"catalog": lake.catalog, "warehouse": lake.warehouse}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@contextmanager
+def _starting(master: str) -> Iterator[None]:
+    """Says what is waited for, if standard error is a terminal, and why it did not come."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    with ExitStack() as stack:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            stack.enter_context(Console(stderr=True).status(f"Spark starts on {master} …"))
+        try:
+            yield
+        except (Py4JError, PySparkException) as error:
+            raise SparkNotStarted(master, _start_failure(str(error))) from error
+
+
+def _start_failure(text: str) -> str:
+    """What Java said, where it came as far as that."""
+    named = re.search(r"^: [\w.$]+: (.+)$", text, re.MULTILINE)
+    return named[1] if named else text.partition("\n")[0]
+
+
 @contextmanager
 def session(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     """A Spark session for one command."""
     from firnmq.lake.session import spark_session
 
-    quiet = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    quiet = {"spark.ui.enabled": "false"}
     if master.startswith("local"):
         quiet |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    spark = spark_session(
-        "firn lake", master=master, settings={**quiet, **pairs(settings, "--spark-conf")}
-    )
+    chosen = {**quiet, **pairs(settings, "--spark-conf")}
+    with _starting(master):
+        spark = spark_session("firn lake", master=master, settings=chosen, is_quiet=True)
     try:
         yield spark
     finally:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +13,7 @@ import click
 
 from firnmq.cli.console import json_option, print_table, safe_text
 from firnmq.cli.lake_options import place_options, session, source_options, spark_options
+from firnmq.errors import FirnError, InvalidArgument, TopicNotFound
 
 _CELL_CHARS_MAX = 200
 """Of a value in a table; with --json it is whole."""
@@ -70,15 +73,35 @@ def sql(
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """What is wrong with the query, in Spark's words."""
+    """What is wrong with the query, in Spark's words but without its plans and stacks."""
     from pyspark.errors import PySparkException
 
-    from firnmq.errors import InvalidArgument
-
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # It would say the same as JSON.
     try:
         yield
     except PySparkException as error:
-        raise InvalidArgument("query", str(error)) from error
+        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            raise no_such_topic(error.getMessageParameters() or {}) from error
+        raise InvalidArgument("query", spark_reason(str(error))) from error
+
+
+def no_such_topic(parameters: Mapping[str, str]) -> FirnError:
+    """Of a name that Spark does not know, as it quotes it: `a`.`b` where the query has a.b."""
+    name = parameters.get("relationName", "").replace("`.`", ".").strip("`")
+    if "." not in name:
+        return TopicNotFound(name)
+    return InvalidArgument(
+        "query", f"has no table {name}; a topic's name with a dot stands in backticks: `{name}`"
+    )
+
+
+def spark_reason(text: str) -> str:
+    """The part of Spark's message that is for whoever wrote the query."""
+    if "Traceback (most recent call last)" in text:
+        ours = re.findall(r"^(?:pyspark|firnmq)\.[\w.]+: (.+)$", text, re.MULTILINE)
+        if ours:
+            return str(ours[-1])
+    return text.partition(";\n")[0].strip()
 
 
 def _plain(value: Any) -> Any:

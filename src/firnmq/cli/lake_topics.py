@@ -45,6 +45,7 @@ class TopicChoices:
             document = _text(self._beside(chosen.schema))
         numbered = {number: _text(self._beside(path)) for number, path in chosen.writers.items()}
         numbered |= {number: _text(path) for number, path in map(_writer, writers)}
+        _check_schema(schema_path or chosen.schema, schema_path, schema_kind, writers)
         return SyncSettings(
             partition=partition or chosen.partition or "day",
             schema_document=document,
@@ -56,6 +57,19 @@ class TopicChoices:
     def _beside(self, path: str) -> Path:
         assert self._path is not None
         return self._path.parent / path
+
+
+def _check_schema(
+    schema: Path | str | None, given: Path | None, kind: str | None, writers: tuple[str, ...]
+) -> None:
+    """A table keeps the mode it is made with, so nothing that speaks of a schema goes unnoticed."""
+    if schema is None and (kind is not None or writers):
+        option = "--schema-writer" if kind is None else "--schema-kind"
+        raise click.UsageError(f"{option} says how values are encoded, and needs --schema FILE")
+    if given is not None and given.suffix == ".avsc" and kind is None:
+        raise click.UsageError(
+            f"{given} looks like an Avro schema: give --schema-kind avro or avro-confluent"
+        )
 
 
 def _writer(text: str) -> tuple[int, Path]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     envvar="FIRN_CONFIG",
     show_envvar=True,
     help="TOML file with the sections store, kafka, groups, topic_defaults, admin, security, log, "
-    "tiering.",
+    "tiering, lake.",
 )
 @click.option("--host", default=None, help="Address for Kafka clients.  [default: 127.0.0.1]")
 @click.option("--port", type=int, default=None, help="Its port; 0: any free.  [default: 9092]")

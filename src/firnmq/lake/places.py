@@ -95,7 +95,7 @@ def resolved(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
         raise InvalidArgument("data", "cannot be opened: firnmq is not installed as a whole")
     opened: OpenedDirectory = found[0].load()(options["data"], options.get("config"))
     try:
-        others = {name: text for name, text in options.items() if name != "data"}
+        others = {name: text for name, text in options.items() if name not in ("data", "config")}
         yield {**others, "bootstrap": opened.bootstrap, "admin": opened.admin}
     finally:
         opened.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firnmq.lake.java import use_java
@@ -18,6 +19,8 @@ SMALL: Mapping[str, str] = {
 }
 """For little data, where starting is most of the work."""
 
+_QUIET_LOG = Path(__file__).with_name("log4j2.properties")
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _ALWAYS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -32,15 +35,20 @@ def spark_session(
     *,
     master: str | None = "local[*]",
     settings: Mapping[str, str] | None = None,
+    is_quiet: bool = False,
 ) -> SparkSession:
     """The running session, or a new one: on this machine, on a named master, or for None on the
-    one that `spark-submit` was given."""
-    use_java()
+    one that `spark-submit` was given. A quiet one says only what went wrong."""
+    use_java(is_quiet=is_quiet)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**_ALWAYS, **(settings or {})}.items():
+    chosen = {**_ALWAYS, **(settings or {})}
+    if is_quiet:
+        logging = f"-Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
+        chosen[_JAVA_OPTIONS] = f"{logging} {chosen.get(_JAVA_OPTIONS, '')}".strip()
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

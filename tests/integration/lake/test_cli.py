@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +16,15 @@ from click.testing import CliRunner, Result
 from firnmq import NewRecord
 from firnmq import open as open_store
 from firnmq.cli import main
+from firnmq.cli.lake_sql import no_such_topic, spark_reason
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import NOON_MS, new_topic, numbered, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+TIMEOUT_S = 300
 
 
 @pytest.fixture
@@ -110,3 +116,116 @@ def test_what_cannot_be_is_said(firn: Any, node: NodeProcess, tmp_path: Path) ->
     nowhere = firn("sync", topic, "--data", str(tmp_path / "nowhere"))
     assert nowhere.exit_code == 1
     assert "no data directory" in nowhere.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("sync", "x", "--schema-kind", "avro"), "needs --schema FILE"),
+        (("sync", "x", "--schema-writer", "1=a.avsc"), "needs --schema FILE"),
+        (("sync", "x", "--schema", "a.avsc"), "--schema-kind avro or avro-confluent"),
+        (("expire", "x", "--older-than", "soon"), "'--older-than': 'soon' is not like 7d"),
+        (("expire", "x", "--grace", "-1d"), "'--grace': '-1d' is not like 7d"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_asked(
+    firn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.avsc").write_text('{"type": "record", "name": "A", "fields": []}')
+    result = firn(*given, "--server", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_options_of_the_data_source_are_checked(firn: Any, node: NodeProcess) -> None:
+    topic = new_topic(node)
+    where = ("--server", node.address)
+    misspelt = firn("status", topic, *where, "-o", "store.endpiont=http://x")
+    assert misspelt.exit_code == 1
+    assert "is store.endpoint meant?" in misspelt.stderr
+    nowhere = firn("sync", topic, *where, "--warehouse", "tables")
+    assert nowhere.exit_code == 1
+    assert "file:///path" in nowhere.stderr
+
+
+def test_what_to_do_is_said(firn: Any, node: NodeProcess) -> None:
+    unreachable = firn("status", "clicks", "--server", "127.0.0.1:1")
+    assert "--server or FIRN_BOOTSTRAP" in unreachable.stderr
+    unknown = firn("sync", "nobody", "--server", node.address)
+    assert "no topic 'nobody'\nhint: firn topic list" in unknown.stderr
+    in_use = firn("status", "clicks", "--data", str(node.data))
+    assert "--server HOST:PORT" in in_use.stderr
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyiceberg"])
+def test_a_package_that_is_missing(node: NodeProcess, package: str) -> None:
+    """In a process of its own, since this one has the package."""
+    script = (
+        f"import sys; sys.modules[{package!r}] = None; from firnmq.cli import main; "
+        f"main(['lake', 'sync', {new_topic(node)!r}, '--server', {node.address!r}])"
+    )
+    done = _run([sys.executable, "-c", script])
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: the package {package} is not installed: pip install 'firnmq[lake]'\n"
+    )
+
+
+def test_a_nodes_file_says_where_the_tables_are(firn: Any, tmp_path: Path) -> None:
+    """With a directory or a bucket there is no node to say it."""
+    catalog = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    config = tmp_path / "firn.toml"
+    config.write_text(f'[lake]\ncatalog = "{catalog}"\nwarehouse = "{tmp_path.as_uri()}/tables"\n')
+    data, store = tmp_path / "data", tmp_path / "bucket"
+    store.mkdir()
+    with open_store(data, tiering=store.as_uri()) as opened:
+        topic = opened.create_topic("edge", options={"tiering": "on"})
+        topic.append(["a", "b"])
+        topic.roll()
+        opened.upload()
+    named = ("--config", str(config), "--json")
+    for place in (("--data", str(data)), ("--store", store.as_uri())):
+        found = _json(firn("status", "edge", *place, *named))
+        assert (found["catalog"], found["lag"]) == (catalog, 2)
+    assert _json(firn("sync", "edge", "--store", store.as_uri(), *named))["row_count"] == 2
+    assert _json(firn("status", "edge", "--data", str(data), *named))["rows"] == 2
+
+
+def test_spark_says_what_is_wrong_with_a_query_without_plans_and_stacks() -> None:
+    unresolved = "[UNRESOLVED] no column `x`; line 1 pos 7;\n'Project ['x]\n+- View"
+    assert spark_reason(unresolved) == "[UNRESOLVED] no column `x`; line 1 pos 7"
+    parse = "[PARSE] near 'SELEC' (line 1, pos 0)\n\n== SQL ==\nSELEC 1\n^^^\n"
+    assert spark_reason(parse) == parse.strip()
+    stack = (
+        "[DATA_SOURCE] Traceback (most recent call last):\n  File x\n"
+        "firnmq.errors.TopicNotFound: no topic 'x'\n"
+    )
+    assert spark_reason(stack) == "no topic 'x'"
+
+
+def test_a_query_about_no_topic() -> None:
+    assert str(no_such_topic({"relationName": "`nobody`"})) == "no topic 'nobody'"
+    assert "in backticks: `shop.clicks`" in str(no_such_topic({"relationName": "`shop`.`clicks`"}))
+
+
+def test_a_spark_that_does_not_start(node: NodeProcess) -> None:
+    command = ("lake", "sync", new_topic(node), "--server", node.address, "--master", "local[x]")
+    done = _run([sys.executable, "-m", "firnmq", *command])
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Spark does not start on local[x]: Could not parse")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_spark_of_its_own_is_quiet(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with open_store(data) as store:
+        store.create_topic("edge").append(["a", "b"])
+    query = "SELECT count(*) AS n FROM edge"
+    command = ("lake", "sql", query, "--data", str(data), "--json")
+    done = _run([sys.executable, "-m", "firnmq", *command])
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"n": 2}\n', "")
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

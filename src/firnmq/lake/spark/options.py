@@ -22,7 +22,8 @@ from firnmq.record import Compression
 Edge = Literal["earliest", "latest"]
 
 CONNECTION: Final = (
-    *("bootstrap", "admin", "topic", "data", "store", "cluster", "catalog", "warehouse"),
+    *("bootstrap", "admin", "topic", "data", "config", "store", "cluster"),
+    *("catalog", "warehouse"),
     *("admin.token", "store.endpoint", "store.region", "store.access_key", "store.secret_key"),
     *("store.session_token", "store.allow_http", "store.skip_gaps"),
     *("kafka.security.protocol", "kafka.sasl.mechanism"),
