@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -224,6 +225,11 @@ def _starting(master: str) -> Iterator[None]:
             raise SparkNotStarted(master, _start_failure(str(error))) from error
 
 
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Py4J logs a stack for Ctrl-C, which is no error; what others log does not come by here."""
+    return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
+
+
 def _start_failure(text: str) -> str:
     """What Java said, where it came as far as that."""
     named = re.search(r"^: [\w.$]+: (.+)$", text, re.MULTILINE)
@@ -239,6 +245,7 @@ def session(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     if master.startswith("local"):
         quiet |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     chosen = {**quiet, **pairs(settings, "--spark-conf")}
+    logging.getLogger().addFilter(_is_no_interrupt)
     with _starting(master):
         spark = spark_session("firn lake", master=master, settings=chosen, is_quiet=True)
     try:
