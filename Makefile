@@ -25,7 +25,7 @@ WORKERS ?= 2
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup run demo scale check format test test-hdfs test-spark43 test-iceberg \
-	test-cluster bench soak lock clean
+	test-cluster test-streaming bench soak lock clean
 
 help:
 	@echo "make setup   create $(VENV) from $(LOCK) and compile what is compiled in place"
@@ -39,6 +39,7 @@ help:
 	@echo "make test-hdfs  the tests of HDFS, with Hadoop from Maven (needs java and mvn)"
 	@echo "make test-iceberg  the lake's table through Iceberg's own runtime (needs java and mvn)"
 	@echo "make test-cluster  the tests that start a Spark cluster"
+	@echo "make test-streaming  long runs of Spark streams, of the example and of commands"
 	@echo "make bench   all benchmarks into benchmarks/results.json"
 	@echo "make soak    random workloads with crashes, for as long as you like"
 	@echo "make lock    resolve pyproject.toml into $(LOCK)"
@@ -101,6 +102,9 @@ test-hdfs: setup
 
 test-iceberg: setup
 	$(BIN)/python -m pytest -m iceberg tests/integration/lake $(ARGS)
+
+test-streaming: setup
+	$(BIN)/python -m pytest -m streaming tests/integration/lake $(ARGS)
 
 test-cluster: setup
 	$(BIN)/python -m pytest -m cluster tests/integration/lake $(ARGS)

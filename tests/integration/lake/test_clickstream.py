@@ -69,6 +69,7 @@ def check(outcome: Outcome, picture: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.streaming
 def test_a_year_and_the_last_second(spark: SparkSession, tmp_path: Path) -> None:
     picture = tmp_path / "year.png"
     scale = Scale(events=300, rate=40, live_s=1.0)

@@ -145,6 +145,7 @@ def test_what_the_log_has_dropped_is_read_from_the_table(
     assert rows(spark, options, startingOffsets='{"0": 50}') == sent_rows(sent)[50:]
 
 
+@pytest.mark.streaming
 def test_a_stream_begins_in_the_table_and_goes_on_in_the_log(
     spark: SparkSession, node: NodeProcess, tmp_path: Path
 ) -> None:
@@ -185,6 +186,7 @@ def test_sql_over_both(spark: SparkSession, node: NodeProcess, tmp_path: Path) -
     assert tuple(twice.collect()[0]) == (10, 20, 120)
 
 
+@pytest.mark.streaming
 def test_the_command(node: NodeProcess) -> None:
     topic = new_topic(node, "orders")
     produce(node, topic, numbered(10))

@@ -93,6 +93,7 @@ def expected(count: int) -> list[bytes]:
     return sorted((b"k%d" % index for index in range(count)), key=str)
 
 
+@pytest.mark.streaming
 def test_limits_and_restarts(
     spark: SparkSession, node: NodeProcess, topics: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_limits_and_restarts(
     assert keys(node, topics[1]) == expected(2 * COUNT)
 
 
+@pytest.mark.streaming
 def test_a_driver_killed_at_each_step(
     spark: SparkSession, node: NodeProcess, topics: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -117,7 +117,7 @@ async def test_cold_and_hot_partitions_come_together(scene: Scene) -> None:
 async def test_a_slow_store_delays_neither_hot_fetches_nor_appends(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_module, "_WAIT_MS_MAX", 300_000)
+    monkeypatch.setattr(fetch_module, "WAIT_MS_MAX", 300_000)
     # 1. More fetches hang in the store than there are threads for them.
     scene.copies.gate.clear()
     hanging = [
