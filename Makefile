@@ -15,12 +15,11 @@ COMPILED := src/firnmq/record/codec src/firnmq/disk/gathered
 #   make soak COUNT=1000 SEED=7     how many runs, and from which seed
 #   make lock LOCK_ARGS=--upgrade   take the newest versions instead of keeping the locked ones
 ARGS ?=
-WORKERS ?= 2
 ONLY ?=
 COUNT ?=
 SEED ?=
 LOCK_ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
