@@ -1,7 +1,7 @@
 """The lake on Spark with two cores: conversion, and what lookups in the table have to touch.
 
-The topic has 5 M records of about 250 bytes over two days, in a data directory that this process
-serves. Executors read its files; one Spark session does both sides of each comparison.
+The topic has 5 M events in JSON, records of about 250 bytes, over two days, in a data directory that
+this process serves. Executors read its files; one Spark session does both sides of each comparison.
 """
 
 import os
@@ -33,12 +33,23 @@ SHARDS = 4
 HOURS = 48
 RECORDS_PER_KEY = 5
 APPEND_RECORDS = 10_000
-VALUE_BYTES = 200
 START_MS = 1_767_225_600_000
 """2026-01-01 00:00 UTC."""
 HOUR_MS = 3_600_000
 LOOKUPS = 20
 TOPIC = "clicks"
+EVENT = (
+    b'{"id":"%024x","kind":"%b","user":"%b","at":"2026-01-%02dT%02d:%02d:%06.3fZ",'
+    b'"page":"/products/%b-%d","referrer":"%b","country":"%b","took_ms":%d,"is_mobile":%b}'
+)
+KINDS = (b"view", b"view", b"click", b"cart", b"purchase")
+GOODS = tuple(
+    b"rope harness quickdraws helmet skis skins beacon shovel tent bag stove lamp boots shoes "
+    b"gaiters axe".split()
+)
+REFERRERS = (b"", b"/", b"/search?q=winter", b"https://news.example/gear")
+COUNTRIES = (b"CH", b"CH", b"AT", b"DE", b"DE", b"FR", b"IT", b"NO")
+FLAGS = (b"false", b"true")
 SCAN = (
     *("count(*)", "max(shard)", "max(offset)", "max(timestamp)", "sum(length(key))"),
     *("sum(length(value))", "sum(size(headers))", "sum(size(tags))"),
@@ -47,9 +58,7 @@ SCAN = (
 
 def fill(path: Path) -> None:
     """Records in the order of time; the records of a key are near each other, in one shard."""
-    source = random.Random(1)
-    # Text that compresses about as well as JSON does.
-    words = [f"{source.getrandbits(40):010x}" for _ in range(4_000)]
+    dice = random.Random(1)
     with open_store(path) as store:
         topic = store.create_topic(
             TOPIC,
@@ -63,7 +72,7 @@ def fill(path: Path) -> None:
                     [
                         NewRecord(
                             key=key_of(number),
-                            value=" ".join(source.choices(words, k=VALUE_BYTES // 11)).encode(),
+                            value=event(dice, key_of(number), int(number * step_ms)),
                             timestamp_ms=START_MS + int(number * step_ms),
                         )
                         for number in _numbers(start, shard)
@@ -72,6 +81,20 @@ def fill(path: Path) -> None:
                 )
         for shard in range(SHARDS):
             topic.roll(shard)
+
+
+def event(dice: random.Random, user: bytes, after_ms: int) -> bytes:
+    """A click as sites report it, with an id of its own: about 200 bytes of JSON."""
+    bits = dice.getrandbits(96)
+    minutes, millis = divmod(after_ms, 60_000)
+    hours, minute = divmod(minutes, 60)
+    day, hour = divmod(hours, 24)
+    return EVENT % (
+        *(bits, KINDS[bits % 5], user),
+        *(1 + day, hour, minute, millis / 1000),
+        *(GOODS[bits >> 8 & 15], bits >> 16 & 1023, REFERRERS[bits >> 32 & 3]),
+        *(COUNTRIES[bits >> 40 & 7], bits >> 48 & 2047, FLAGS[bits >> 60 & 1]),
+    )
 
 
 def _numbers(start: int, shard: int) -> Iterator[int]:

@@ -7,21 +7,21 @@ mean nothing until the driver commits them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from firnmq.errors import ObjectNotFound
 from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.names import converted_path
 from firnmq.lake.parquet import DataFile, Made, PartitionedWriter
+from firnmq.lake.placing import Placing
 from firnmq.lake.plan import Split
 from firnmq.lake.reading import read_split
 
 if TYPE_CHECKING:
     from firnmq.lake.typed import Parser
-    from firnmq.tiering.stores import ObjectStore
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +94,9 @@ def convert(task: Task) -> Conversion:
 def _write(
     task: Task, target: Target, rows: Iterable[pa.RecordBatch], files: list[DataFile]
 ) -> None:
-    with _Files(task, target, files) as out:
+    with _files(task, target, files) as write:
         for batch in rows:
-            out.write(batch)
+            write(batch)
 
 
 def _write_typed(
@@ -110,63 +110,39 @@ def _write_typed(
 
     parser: Parser = Parser.from_document(typing.document, typing.kind, writers=typing.writers)
     with (
-        _Files(task, task.target, files) as out,
-        _Files(task, typing.dead_letters, dead) as misfits,
+        _files(task, task.target, files) as write,
+        _files(task, typing.dead_letters, dead) as write_misfits,
     ):
         for batch in rows:
             parsed = typed_rows(batch, parser)
-            out.write(parsed.rows)
-            misfits.write(parsed.misfits)
+            write(parsed.rows)
+            write_misfits(parsed.misfits)
 
 
-class _Files:
-    """Writes rows of one split to one table's store, and notes the files."""
+@contextmanager
+def _files(
+    task: Task, target: Target, files: list[DataFile]
+) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """What writes rows of the task's split to a table's store; at the end the files are noted."""
+    split = task.split
 
-    def __init__(self, task: Task, target: Target, files: list[DataFile]) -> None:
-        self._split = task.split
-        self._files = files
-        self._store: ObjectStore = warehouse_store(target.location, task.options)
-        schema = pa.ipc.read_schema(pa.BufferReader(target.schema))
-        self._writer = PartitionedWriter(schema, target.partition, self._place)
-        self.write: Callable[[pa.RecordBatch], None] = self._writer.write
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._writer.close()
-        finally:
-            self._store.close()
-
-    def _place(self, made: Made) -> None:
-        split = self._split
-        path = converted_path(
+    def path(made: Made, number: int) -> str:
+        return converted_path(
             partition=made.partition,
             shard=split.shard,
             start_offset=split.start_offset,
             end_offset=split.end_offset,
-            number=len(self._files),
+            number=number,
             digest=made.digest,
         )
-        size = len(made.content)
-        if not self._is_there(path, size):
-            self._store.upload(path, [made.content], size=size)
-        self._files.append(
-            DataFile(
-                path=path,
-                size=size,
-                row_count=made.row_count,
-                shard=split.shard,
-                partition_value=made.partition_value,
-                footer=made.footer,
-            )
-        )
 
-    def _is_there(self, path: str, size: int) -> bool:
-        """Whether an earlier attempt, or somebody else, has written these very bytes."""
-        try:
-            return self._store.head(path).size == size
-        except ObjectNotFound:
-            return False
+    schema = pa.ipc.read_schema(pa.BufferReader(target.schema))
+    store = warehouse_store(target.location, task.options)
+    try:
+        with Placing(store, split.shard, path) as placing:
+            writer = PartitionedWriter(schema, target.partition, placing.put)
+            yield writer.write
+            writer.close()
+        files += placing.files
+    finally:
+        store.close()

@@ -7,6 +7,7 @@ the child's number; `{"wait": number}` is answered with its exit code.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.orm import Session
 
 from firnmq.lake import convert, fileio, sync
+from firnmq.lake.placing import Placing
 from firnmq.lake.source import OptionsSource
 from firnmq.lake.table import TopicTable
 from tests.integration.lake.lab import sync_here
@@ -61,8 +63,8 @@ def _after_file(part: str) -> Wrap:
 STEPS: dict[str, tuple[Any, str, Wrap]] = {
     "table made": (SqlCatalog, "create_table", _after),
     "nothing read": (convert, "read_split", _before),
-    "file unwritten": (convert._Files, "_place", _before),
-    "file written": (convert._Files, "_place", _after),
+    "file unwritten": (Placing, "_put", _before),
+    "file written": (Placing, "_put", _after),
     "all converted": (TopicTable, "advance", _before),
     "manifest written": (fileio._DurableStream, "close", _after_file("-m0.avro")),
     "manifest list written": (fileio._DurableStream, "close", _after_file("snap-")),
@@ -77,12 +79,10 @@ STEPS: dict[str, tuple[Any, str, Wrap]] = {
 
 def arm(step: str, count: int) -> None:
     """From now on this process dies at the step."""
-    left = count
+    passed = itertools.count(1)  # Files are written by several threads.
 
     def passing() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        if next(passed) == count:
             os.kill(os.getpid(), signal.SIGKILL)
 
     owner, name, wrap = STEPS[step]
