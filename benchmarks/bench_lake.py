@@ -1,7 +1,8 @@
 """The lake on Spark with two cores: conversion, and what lookups in the table have to touch.
 
-The topic has 5 M events in JSON, records of about 250 bytes, over two days, in a data directory that
-this process serves. Executors read its files; one Spark session does both sides of each comparison.
+The topic has 5 M events in JSON, records of about 250 bytes, over two days, in a data directory
+that this process serves. Executors read its files; one Spark session does both sides of each
+comparison.
 """
 
 import os
