@@ -8,6 +8,7 @@ since Java's reader refuses linked ones.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -95,6 +96,18 @@ def decompress(
             )
 
 
+_new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
+_new_bytearray.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
+_new_bytearray.restype = ctypes.py_object
+
+
+def _room(size: int) -> bytearray:
+    """To be written over: unlike `bytearray(size)` it is not filled with zeros, which would take as
+    long as some decoders do. Only what was written may be given out."""
+    made: bytearray = _new_bytearray(None, size)
+    return made
+
+
 def _grow_until_fits(
     name: str,
     decompress_into: Callable[[Buffer, bytearray], int],
@@ -105,7 +118,7 @@ def _grow_until_fits(
     """Decompress into a buffer that starts at `guess` and never grows beyond `max_bytes`."""
     size = min(max(guess, 1), max_bytes)
     while True:
-        output = bytearray(size)
+        output = _room(size)
         try:
             written = decompress_into(view, output)
         except Exception as bad:
@@ -175,7 +188,7 @@ def _snappy_block(block: memoryview, max_bytes: int) -> memoryview:
     length = _snappy_length(block)
     if length > max_bytes:
         raise LimitExceeded("snappy batch decompressed", length, max_bytes)
-    output = bytearray(length)
+    output = _room(length)
     _snappy_into(block, memoryview(output))
     return memoryview(output)
 
@@ -210,7 +223,7 @@ def _xerial_decompress(view: memoryview, max_bytes: int) -> memoryview:
         if total > max_bytes:
             raise LimitExceeded("snappy batch decompressed", total, max_bytes)
         blocks.append((block, length))
-    output = memoryview(bytearray(total))
+    output = memoryview(_room(total))
     written = 0
     for block, length in blocks:
         _snappy_into(block, output[written : written + length])
