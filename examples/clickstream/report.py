@@ -118,7 +118,7 @@ def plot(answer: Answer, path: Path) -> None:
         labels=categories,
     )
     above.set_title("Revenue per day: a year of history and today, one query")
-    above.legend(loc="upper left", frameon=False)
+    above.legend(loc="upper right", frameon=False)
     above.margins(x=0)
     above.set_ylabel("CHF")
     newest = answer.newest
