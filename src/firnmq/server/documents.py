@@ -273,6 +273,11 @@ class LakeProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     topic_id: str
     ends: dict[int, int]
     """Shard → first offset that is not in the table."""
+    applied: dict[int, str] = {}
+    """Shard → what a plan had as `retired`, once all its deletions below that offset are applied to
+    the table. They are forgotten then."""
+    retired_counts: dict[int, int] = {}
+    """Shard → deletions that are kept for the table alone. Only told, for shards that have some."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):

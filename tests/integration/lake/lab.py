@@ -14,6 +14,7 @@ from firnmq.lake.catalog import OpenCatalog
 from firnmq.lake.convert import Conversion, Task, convert
 from firnmq.lake.places import make_plan
 from firnmq.lake.plan import Wanted
+from firnmq.lake.rewrite import Rewrite, Rewritten, rewrite
 from firnmq.lake.source import OptionsSource
 from firnmq.lake.sync import SyncDone, SyncSettings, TopicSync
 from firnmq.lake.table import TopicTable, find_table
@@ -106,6 +107,9 @@ class InlineRunner:
 
     def run(self, tasks: Sequence[Task]) -> list[Conversion]:
         return [convert(task) for task in tasks]
+
+    def rewrite(self, work: Sequence[Rewrite]) -> list[Rewritten]:
+        return [rewrite(each) for each in work]
 
 
 def options_of(node: NodeProcess, topic: str, lake: Path | None = None) -> dict[str, str]:

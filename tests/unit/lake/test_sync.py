@@ -10,6 +10,8 @@ import pytest
 
 from firnmq.lake.convert import Conversion, Task, convert
 from firnmq.lake.plan import Plan, TablePlace, Wanted
+from firnmq.lake.planning import retired_number
+from firnmq.lake.rewrite import Rewrite, Rewritten, rewrite
 from firnmq.lake.sync import LogBehindTable, TopicSync
 from firnmq.lake.table import OtherTopicsTable
 from tests.conformance.lab import Lab, numbered
@@ -24,6 +26,7 @@ class LabSource:
         self.topic = topic
         self.topic_id: str | None = None
         self.told: list[tuple[str, dict[int, int]]] = []
+        self.applied: list[dict[int, str]] = []
         self._table = TablePlace(
             catalog=f"sqlite:///{path}/lake/catalog.db",
             warehouse=f"file://{path}/lake/warehouse",
@@ -42,13 +45,26 @@ class LabSource:
             ),
         )
 
-    def report(self, topic_id: str, ends: Mapping[int, int]) -> None:
+    def report(
+        self, topic_id: str, ends: Mapping[int, int], applied: Mapping[int, str] | None = None
+    ) -> None:
+        """As the node's HTTP listener notes it."""
         self.told.append((topic_id, dict(ends)))
+        self.applied.append(dict(applied or {}))
+        store, topic = self.topic.lab.store, self.topic.topic
+        for shard, end in ends.items():
+            uid = self.topic.engine.status(topic.shard_name(shard)).spec.uid
+            store.shards.move_lake_end(uid, end)
+            number = retired_number((applied or {}).get(shard, ":0"), "")
+            store.state.retired_deletions.drop(uid, number, end)
 
 
 class HereRunner:
     def run(self, tasks: Sequence[Task]) -> list[Conversion]:
         return [convert(task) for task in tasks]
+
+    def rewrite(self, work: Sequence[Rewrite]) -> list[Rewritten]:
+        return [rewrite(each) for each in work]
 
 
 @pytest.fixture
