@@ -15,12 +15,13 @@ import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from firnmq.errors import ObjectNotFound
+from firnmq.errors import ObjectExists, ObjectNotFound
 from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.datafiles import appending, iceberg_files, replacing
@@ -340,7 +341,8 @@ class Deleter:
         store = warehouse_store(self._table.location, self._table.catalog.options)
         try:
             path = deletions_path(shard, deletions.digest)
-            store.put(path, msgspec.msgpack.encode(deletions))
+            with suppress(ObjectExists):  # The same bytes, of an attempt before or of others.
+                store.put(path, msgspec.msgpack.encode(deletions))
         finally:
             store.close()
         self._documents[deletions.digest] = deletions
