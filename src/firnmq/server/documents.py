@@ -267,7 +267,9 @@ class ScrubRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Orphans younger than this stay; the node's setting if none is given."""
 
 
-class LakeProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LakeProgress(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """How far a topic's records are in its table."""
 
     topic_id: str

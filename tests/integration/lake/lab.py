@@ -149,6 +149,14 @@ def rows_of(options: Mapping[str, str]) -> list[tuple[Any, ...]]:
         return as_rows(table.iceberg.scan().to_arrow().to_pylist())
 
 
+def files_of(options: Mapping[str, str]) -> list[str]:
+    """Paths of the files of the newest snapshot."""
+    catalog, table = open_table(options)
+    with catalog:
+        tasks = table.iceberg.scan().plan_files()
+        return [task.file.file_path.removeprefix("file://") for task in tasks]
+
+
 def as_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(
         (
