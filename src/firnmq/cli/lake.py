@@ -479,7 +479,11 @@ def _show_status(found: Any) -> None:
             f"{found.file_bytes:,} bytes, {count(found.snapshots, 'snapshot')}"
         )
         click.echo(f"committed {committed}")
-    click.echo(f"behind    {count(found.lag, 'offset')}, {found.waiting_bytes:,} bytes of log")
+    deletions = count(found.waiting_deletions, "deletion") if found.waiting_deletions else ""
+    click.echo(
+        f"behind    {count(found.lag, 'offset')}, {found.waiting_bytes:,} bytes of log"
+        f"{', ' * bool(deletions)}{deletions}"
+    )
     click.echo()
     print_table(
         ("SHARD", "LOG START", "LOG END", "TABLE END", "LAG"),

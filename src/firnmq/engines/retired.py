@@ -76,20 +76,24 @@ class RetiredDeletions:
         self, uid: int, holes: Collection[int], dead_keys: Mapping[bytes, int]
     ) -> Iterator[KvBatch]:
         """A batch that adds these, and does with them whatever else is put into it. Unsynced."""
-        prefix = _U32.pack(uid)
-        with self._lock, self._kv.batch() as batch:
-            if holes or dead_keys:
-                number = _U64.pack(self._number(uid) + 1)
-                batch.put(Family.STATE, _NUMBER + prefix, number)
-                rows = [(_HOLE + prefix + _U64.pack(offset), number) for offset in holes]
-                for key, below in dead_keys.items():
-                    name = _KEY + prefix + key
-                    known = self._kv.get(Family.STATE, name)
-                    if known is not None:
-                        below = max(below, _KEY_VALUE.unpack(known)[0])
-                    rows.append((name, _U64.pack(below) + number))
+        with self._lock:
+            rows = self._rows(uid, holes, dead_keys) if holes or dead_keys else []
+            with self._kv.batch() as batch:
                 batch.put_many(Family.STATE, rows)
-            yield batch
+                yield batch
+
+    def _rows(
+        self, uid: int, holes: Collection[int], dead_keys: Mapping[bytes, int]
+    ) -> list[tuple[bytes, bytes]]:
+        prefix = _U32.pack(uid)
+        number = _U64.pack(self._number(uid) + 1)
+        rows = [(_NUMBER + prefix, number)]
+        rows += [(_HOLE + prefix + _U64.pack(offset), number) for offset in holes]
+        for key, below in dead_keys.items():
+            known = self._kv.get(Family.STATE, _KEY + prefix + key)
+            reach = below if known is None else max(below, _KEY_VALUE.unpack(known)[0])
+            rows.append((_KEY + prefix + key, _U64.pack(reach) + number))
+        return rows
 
     def drop(self, uid: int, number: int, end: int) -> int:
         """Forgets deletions up to the number that are wholly below the offset; how many. Unsynced:
@@ -97,7 +101,7 @@ class RetiredDeletions:
         if number <= 0:
             return 0
         prefix = _U32.pack(uid)
-        with self._lock, self._kv.batch() as batch:
+        with self._lock:
             gone = [
                 _HOLE + prefix + _U64.pack(offset)
                 for offset, given in self.holes(uid)
@@ -108,8 +112,10 @@ class RetiredDeletions:
                 for key, below, given in self.keys(uid)
                 if below <= end and given <= number
             ]
-            for name in gone:
-                batch.delete(Family.STATE, name)
+            if gone:
+                with self._kv.batch() as batch:
+                    for name in gone:
+                        batch.delete(Family.STATE, name)
         return len(gone)
 
     def cut(self, uid: int, end: int) -> None:

@@ -121,7 +121,8 @@ class _Look:
 class Deleter:
     """Applies deletions of plans to one table. One thread uses it."""
 
-    def __init__(self, table: TopicTable, run: RunRewrites) -> None:
+    def __init__(self, table: TopicTable, run: RunRewrites | None = None) -> None:
+        """`run` has executors do the work; without it nothing can be applied."""
         self._table = table
         self._run = run
         self._documents: dict[str, Deletions] = {}
@@ -130,6 +131,11 @@ class Deleter:
     def has_outstanding(self, shards: Sequence[ShardPlan]) -> bool:
         """Whether a deletion of the plan is not applied to the table as it was loaded."""
         return any(self._outstanding(each) is not None for each in shards)
+
+    def outstanding_count(self, shards: Sequence[ShardPlan]) -> int:
+        """How many are not, as far as they concern what the table has."""
+        found = (self._outstanding(each) for each in shards)
+        return sum(len(each.holes) + len(each.keys) for each in found if each is not None)
 
     def is_applied(self, shard: ShardPlan) -> bool:
         """Whether all deletions of the plan are that concern what the table has."""
@@ -140,9 +146,11 @@ class Deleter:
         done, is_stuck = Applied(), False
         for _ in range(_LOOKS_MAX):
             self._table.reload()
+            self._forget_documents()
             look = self._look(shards)
             if look is None:
                 return done
+            assert self._run is not None
             rewritten = self._run(look.work) if look.work else []
             done += self._commit(look, rewritten)
             is_stuck = look.is_stuck
@@ -333,6 +341,14 @@ class Deleter:
         finally:
             store.close()
         return msgspec.msgpack.decode(raw, type=Deletions)
+
+    def _forget_documents(self) -> None:
+        """Keeps in memory only what is noted."""
+        properties = self._table.properties
+        noted = {shard_deletions(properties, shard) for shard in self._table.ends()}
+        self._documents = {
+            digest: each for digest, each in self._documents.items() if digest in noted
+        }
 
     def _keep(self, shard: int, deletions: Deletions) -> None:
         """Writes the document, which has to be there before it is noted."""

@@ -327,10 +327,17 @@ class TopicSync:
     def _work(self, plan: Plan) -> RoundDone | None:
         """Takes out what was deleted, then adds one commit's worth; None if there is nothing to
         do."""
-        began_s = self._clock()
-        deleted_count = sum(each.apply(plan.shards).row_count for each in self._deleters)
+        began_s, deleted_count = self._clock(), 0
+        failure: FirnError | None = None
+        try:
+            for each in self._deleters:
+                deleted_count += each.apply(plan.shards).row_count
+        except FirnError as error:  # New records need not wait for what is wrong with old ones.
+            failure = error
         done = self._round(plan)
         self._report(plan, has_moved=done is not None)
+        if failure is not None:
+            raise failure
         if done is None and not deleted_count:
             return None
         seconds = self._clock() - began_s

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from firnmq.errors import Corruption
 from firnmq.lake.convert import Conversion, Task
 from firnmq.lake.history import plan_history, read_history
 from firnmq.lake.plan import Wanted
 from firnmq.lake.rewrite import Rewrite, Rewritten
 from firnmq.lake.splits import split_plan
+from firnmq.lake.status import table_status
 from firnmq.lake.sync import SyncSettings, TopicSync
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab
@@ -214,6 +216,32 @@ def test_a_sync_of_an_older_plan_brings_rows_that_the_next_takes_out(
     assert seen(source) == without(40, *gone)
     sync.run()
     assert in_table(sync) == seen(source) == without(40, *gone)
+    assert kept_count(source) == 0
+
+
+def test_new_records_do_not_wait_for_a_deletion_that_fails(
+    source: LabSource, sync: TopicSync
+) -> None:
+    """1. The file with a deleted record is damaged. 2. A sync adds what is new, says what is wrong,
+    and the node keeps the deletion. 3. The file is repaired, and the next sync applies it."""
+    write(source, 30)
+    sync.run()
+    source.topic.shard.delete(3)
+    source.topic.shard.delete_before(10)
+    write(source, 10)
+    (task,) = sync.table.iceberg.scan().plan_files()
+    path = Path(task.file.file_path.removeprefix("file://"))
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-4] + b"oops")
+    with pytest.raises(Corruption):
+        sync.run()
+    assert sync.table.reload().ends() == {0: 40}
+    assert kept_count(source) == 1
+    path.write_bytes(intact)
+    assert table_status(source.plan(Wanted()), {}).waiting_deletions == 1
+    assert sync.run().deleted_count == 1
+    assert table_status(source.plan(Wanted()), {}).waiting_deletions == 0
+    assert in_table(sync) == without(40, 3)
     assert kept_count(source) == 0
 
 
