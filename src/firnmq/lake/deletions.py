@@ -24,7 +24,7 @@ import msgspec
 from firnmq.errors import ObjectExists, ObjectNotFound
 from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import warehouse_store
-from firnmq.lake.datafiles import appending, iceberg_files, replacing
+from firnmq.lake.datafiles import appending, deleted_positions, iceberg_files, replacing
 from firnmq.lake.keyfilter import may_hold_hash, xxh64
 from firnmq.lake.maintain import RunRewrites
 from firnmq.lake.names import deletions_path
@@ -114,6 +114,8 @@ class _Look:
     files: list[IcebergFile] = field(default_factory=list)
     work: list[Rewrite] = field(default_factory=list)
     """To be done to these files, in the same order."""
+    deletes: dict[str, set[str]] = field(default_factory=dict)
+    """File → what other engines have noted as deleted in it, which is then left out as well."""
     is_stuck: bool = False
     """A file has such rows and cannot be written anew by us."""
 
@@ -160,7 +162,7 @@ class Deleter:
             _log.warning(
                 "deletions_wait",
                 table=self._table.name,
-                hint="files with deletions or a partitioning of others: rewrite them there"
+                hint="files of another partitioning: rewrite them with the engine that changed it"
                 if is_stuck
                 else "others replace files all the time; the next sync tries again",
             )
@@ -209,12 +211,20 @@ class Deleter:
             for task in table.iceberg.scan().plan_files()
             if (parts := columns.parts(task.file, removals.values()))
         ]
-        spec_id, prefix, run = table.iceberg.spec().spec_id, f"{table.location}/", _new_run()
-        for task, parts in self._filtered(tasks, look.clean):
+        self._plan_work(look, self._filtered(tasks, look.clean))
+        return look
+
+    def _plan_work(self, look: _Look, tasks: Sequence[tuple[FileScanTask, list[Removal]]]) -> None:
+        """What is to be done to files that may have the rows."""
+        table, run = self._table, secrets.token_hex(8)
+        spec_id, prefix = table.iceberg.spec().spec_id, f"{table.location}/"
+        positions = deleted_positions(table.iceberg, [task for task, _ in tasks])
+        for task, parts in tasks:
             file = task.file
-            if task.delete_files or file.spec_id != spec_id:
+            if file.spec_id != spec_id:
                 look.is_stuck = True
                 continue
+            look.deletes[file.file_path] = _deletes(task)
             look.work.append(
                 Rewrite(
                     number=len(look.files),
@@ -226,10 +236,10 @@ class Deleter:
                     sizes=(file.file_size_in_bytes,),
                     options=table.catalog.options,
                     removals=tuple(parts),
+                    positions=positions.get(file.file_path, ()),
                 )
             )
             look.files.append(file)
-        return look
 
     def _filtered(
         self, tasks: Sequence[tuple[FileScanTask, list[Removal]]], clean: set[str]
@@ -282,7 +292,8 @@ class Deleter:
             kept[:] = [
                 (file, each)
                 for file, each in changed
-                if file.file_path in tasks and not tasks[file.file_path].delete_files
+                if (task := tasks.get(file.file_path)) is not None
+                and _deletes(task) == look.deletes[file.file_path]
             ]
             done = look.clean | {file.file_path for file, _ in kept}
             left = {
@@ -409,5 +420,5 @@ def _number(bounds: Mapping[int, bytes], column: int, default: int) -> int:
     return default if raw is None else int.from_bytes(raw, "little", signed=True)
 
 
-def _new_run() -> str:
-    return secrets.token_hex(8)
+def _deletes(task: FileScanTask) -> set[str]:
+    return {each.file_path for each in task.delete_files}

@@ -47,6 +47,8 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[int, ...]
     options: dict[str, str]
     removals: tuple[Removal, ...] = ()
+    positions: tuple[int, ...] = ()
+    """With removals: rows of the file that another engine has deleted, counted from 0."""
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,8 +107,11 @@ def rewrite(work: Rewrite) -> Rewritten:
                     continue
                 removed_count += gone_count
             with pq.ParquetFile(pa.BufferReader(content)) as source:
+                first = 0
                 for batch in source.iter_batches(_ROWS_AT_ONCE):
-                    writer.write(_without(batch, work.removals))
+                    left = _without_positions(batch, first, work.positions)
+                    writer.write(_without(left, work.removals))
+                    first += batch.num_rows
         writer.close()
     finally:
         store.close()
@@ -118,6 +123,15 @@ def _gone_count(content: pa.Buffer, removals: Sequence[Removal]) -> int:
     with pq.ParquetFile(pa.BufferReader(content)) as source:
         batches = source.iter_batches(_ROWS_AT_ONCE, columns=["shard", "offset", "key"])
         return sum(batch.num_rows - _without(batch, removals).num_rows for batch in batches)
+
+
+def _without_positions(
+    batch: pa.RecordBatch, first: int, positions: Sequence[int]
+) -> pa.RecordBatch:
+    if not positions:
+        return batch
+    rows = pa.array(range(first, first + batch.num_rows), pa.int64())
+    return batch.filter(pc.invert(pc.is_in(rows, value_set=pa.array(positions, pa.int64()))))
 
 
 def _without(batch: pa.RecordBatch, removals: Sequence[Removal]) -> pa.RecordBatch:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.table import DataScan, FileScanTask
 
 from firnmq.lake.catalog import OpenCatalog
@@ -281,24 +284,61 @@ def test_a_crash_between_the_steps_repeats(
     assert rows(table) == both(20, [0]) - {(0, 3), (0, 4)}
 
 
-def test_a_file_with_deletions_of_others_waits(
+def test_what_others_deleted_does_not_come_back(
+    table: TopicTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Another engine notes the rows of offsets 1 and 8 as deleted, beside their file. 2. One
+    more is deleted here, and while the file is written anew, the other engine deletes another.
+    3. All of them are gone from the new file."""
+    add(table, 0, 0, 10)
+    (path,) = used_files(table)
+    folder, plan_files = Path(table.location.removeprefix("file://")), DataScan.plan_files
+    noted: list[IcebergFile] = []
+
+    def delete_there(*positions: int) -> None:
+        name = folder / f"deletes-{len(noted)}.parquet"
+        pq.write_table(pa.table({"file_path": [path] * len(positions), "pos": positions}), name)
+        noted.append(
+            IcebergFile.from_args(
+                content=DataFileContent.POSITION_DELETES,
+                file_path=f"file://{name}",
+                file_format=FileFormat.PARQUET,
+            )
+        )
+
+    def with_deletes(scan: DataScan) -> list[FileScanTask]:
+        tasks = list(plan_files(scan))
+        for task in tasks:
+            if task.file.file_path == path:
+                task.delete_files.update(noted)
+        return tasks
+
+    monkeypatch.setattr(DataScan, "plan_files", with_deletes)
+    delete_there(1, 8)
+    work = Work(lambda: delete_there(6))
+    assert Deleter(table, work).apply([deleted(0, 3)]).row_count == 1
+    assert [each.positions for each in work.done] == [(1, 8), (1, 6, 8)]
+    assert rows(table) == both(10, [0]) - {(0, 1), (0, 3), (0, 6), (0, 8)}
+
+
+def test_a_file_of_another_partitioning_waits(
     table: TopicTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     add(table, 0, 0, 10)
     add(table, 1, 0, 10)
     plan_files = DataScan.plan_files
 
-    def with_deletions(scan: DataScan) -> list[FileScanTask]:
+    def changed(scan: DataScan) -> list[FileScanTask]:
         tasks = list(plan_files(scan))
         for task in tasks:
             if task.file.lower_bounds[1] == b"\0\0\0\0":
-                task.delete_files.add(task.file)
+                task.file._spec_id = 7
         return tasks
 
     plan = [deleted(0, 3), deleted(1, 4)]
     deleter = Deleter(table, Work())
     with monkeypatch.context() as patch:
-        patch.setattr(DataScan, "plan_files", with_deletions)
+        patch.setattr(DataScan, "plan_files", changed)
         assert deleter.apply(plan).row_count == 1
     assert "deletions_wait" in caplog.text
     assert [deleter.is_applied(each) for each in plan] == [False, True]
