@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,17 +12,24 @@ import pytest
 
 from firnmq.errors import Corruption
 from firnmq.lake.convert import Conversion, Task
-from firnmq.lake.history import plan_history, read_history
 from firnmq.lake.plan import Wanted
 from firnmq.lake.rewrite import Rewrite, Rewritten
-from firnmq.lake.splits import split_plan
 from firnmq.lake.status import table_status
 from firnmq.lake.sync import SyncSettings, TopicSync
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab
-from tests.unit.lake.lake_lab import LakeTopic, read_all
+from tests.unit.lake.lake_lab import LakeTopic
 from tests.unit.lake.rows import content
-from tests.unit.lake.sync_lab import HereRunner, LabSource
+from tests.unit.lake.sync_lab import (
+    HereRunner,
+    LabSource,
+    in_table,
+    kept_count,
+    offsets,
+    seen,
+    without,
+    write,
+)
 
 SCHEMA = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
 
@@ -37,47 +44,6 @@ def sync(source: LabSource) -> Iterator[TopicSync]:
     made = TopicSync(source=source, runner=HereRunner(), options={})
     yield made
     made.close()
-
-
-def write(source: LabSource, count: int) -> None:
-    """Ten to a segment, with the keys k0 to k4 in turn."""
-    shard = source.topic.shard
-    for number in range(shard.end, shard.end + count):
-        value = b'{"n": %d}' % number if number % 2 else b"no JSON"
-        shard.append(NewRecord(key=b"k%d" % (number % 5), value=value))
-        if number % 10 == 9:
-            shard.roll()
-
-
-def offsets(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    return [row["offset"] for row in rows]
-
-
-def in_table(sync: TopicSync) -> list[int]:
-    return offsets(content(sync.table))
-
-
-def seen(source: LabSource) -> list[int]:
-    """What the data source shows: the table, and the log from there on."""
-    plan = source.plan(Wanted())
-    history = plan_history(plan, Wanted(), {}, 2**30)
-    rows = [
-        offset
-        for split in history.splits
-        for batch in read_history(split, Wanted(), ["offset"], {})
-        for offset in batch.column("offset").to_pylist()
-    ]
-    wanted = Wanted(start_offsets=history.ends)
-    return rows + read_all(split_plan(plan, wanted), wanted).column("offset").to_pylist()
-
-
-def kept_count(source: LabSource) -> int:
-    lab, topic = source.topic.lab, source.topic
-    return lab.store.state.retired_deletions.count(topic.shard.status.spec.uid)
-
-
-def without(count: int, *gone: int) -> list[int]:
-    return [offset for offset in range(count) if offset not in gone]
 
 
 K1 = (1, 6, 11, 16, 21, 26)
