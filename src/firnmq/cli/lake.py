@@ -445,6 +445,8 @@ def _fields(document: object) -> dict[str, Any]:
 
 def _round_text(done: RoundDone | SyncDone) -> str:
     dead = f", {count(done.dead_letter_count, 'dead letter')}" if done.dead_letter_count else ""
+    if done.deleted_count:
+        dead += f", {count(done.deleted_count, 'deleted row')} taken out"
     return (
         f"{count(done.row_count, 'row')}{dead} in {count(done.file_count, 'file')}, "
         f"{done.file_bytes:,} bytes, {done.seconds:.1f} s"
@@ -477,7 +479,11 @@ def _show_status(found: Any) -> None:
             f"{found.file_bytes:,} bytes, {count(found.snapshots, 'snapshot')}"
         )
         click.echo(f"committed {committed}")
-    click.echo(f"behind    {count(found.lag, 'offset')}, {found.waiting_bytes:,} bytes of log")
+    deletions = count(found.waiting_deletions, "deletion") if found.waiting_deletions else ""
+    click.echo(
+        f"behind    {count(found.lag, 'offset')}, {found.waiting_bytes:,} bytes of log"
+        f"{', ' * bool(deletions)}{deletions}"
+    )
     click.echo()
     print_table(
         ("SHARD", "LOG START", "LOG END", "TABLE END", "LAG"),

@@ -161,6 +161,9 @@ class Survey(NamedTuple):
     """Records with the key and an offset below the number are deleted."""
     aborted: tuple[AbortedTransaction, ...]
     """Transactions below the stable offset that do not count."""
+    retired: int | None = None
+    """The last of the deletions among these that are kept for the shard's table alone; None: it has
+    no table."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from firnmq.engines.shardlog import (
     prepare_records,
 )
 from firnmq.engines.shardlog.append import PreparedBatch
+from firnmq.engines.shardlog.deletions import delete_key, delete_offsets
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.state import ShardSpec, ShardState
@@ -312,10 +313,10 @@ class LogEngine:
     # Changing what is there -----------------------------------------------------------------------
 
     def delete_by_key(self, shard: str, key: bytes) -> None:
-        self._change(shard, lambda log: log.kill_key(key))
+        self._change(shard, lambda log: delete_key(log, key))
 
     def delete_by_offset(self, shard: str, offsets: Sequence[int]) -> None:
-        self._change(shard, lambda log: log.add_holes(list(offsets)))
+        self._change(shard, lambda log: delete_offsets(log, offsets))
 
     def delete_records_before(self, shard: str, offset: int) -> None:
         """Moves the start of the shard up to the offset; one below the start changes nothing."""

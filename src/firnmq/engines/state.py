@@ -8,12 +8,14 @@ describes it. Every change here is synced before the call returns.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from firnmq.config import TopicConfig
 from firnmq.disk import Family, KeyValueStore
+from firnmq.engines.retired import Retired, RetiredDeletions
+from firnmq.engines.retired import after as _after
 from firnmq.engines.segments import SegmentMeta
 
 _HOLE, _DEAD_KEY = b"H", b"K"
@@ -103,6 +105,9 @@ class ShardCatalog(Protocol):
     def lake_end(self, uid: int) -> int:
         """End of what the lake's table has of the shard; 0 if nobody has said."""
 
+    def has_lake(self, uid: int) -> bool:
+        """Whether somebody has said so, be it 0: the shard has a table, or is about to."""
+
     def segment(self, uid: int, seq: int) -> SegmentMeta | None:
         """One segment as it is now."""
 
@@ -129,6 +134,7 @@ class ShardState:
 
     def __init__(self, kv: KeyValueStore, catalog: ShardCatalog) -> None:
         self._kv = kv
+        self.retired_deletions = RetiredDeletions(kv)
         self.catalog = catalog
         self.add_shards = catalog.add_shards
         self.reconfigure = catalog.reconfigure
@@ -137,6 +143,7 @@ class ShardState:
         self.active_seq = catalog.active_seq
         self.start_offset = catalog.start_offset
         self.lake_end = catalog.lake_end
+        self.has_lake = catalog.has_lake
         self.segment = catalog.segment
         self.producers = catalog.producers
         self.change_copy = catalog.change_copy
@@ -150,6 +157,7 @@ class ShardState:
                 uid = _U32.pack(spec.uid)
                 for kind in (_HOLE, _DEAD_KEY):
                     batch.delete_range(Family.STATE, kind + uid, _after(kind + uid))
+                self.retired_deletions.forget(batch, spec.uid)
         self._kv.sync()
         self.catalog.remove_shards(names)
 
@@ -193,13 +201,7 @@ class ShardState:
         """Moves the start and marks the segments below it deleted, as one durable change."""
         self._kv.sync()  # A log must not end before its start: rows may not be synced yet.
         self.catalog.move_start(uid, start_offset, deleted, active)
-        self.drop_holes_below(uid, start_offset)
-
-    def drop_holes_below(self, uid: int, offset: int) -> None:
-        """Forgets deletions below the start; unsynced, since opening the shard does it again."""
-        prefix = _HOLE + _U32.pack(uid)
-        with self._kv.batch() as batch:
-            batch.delete_range(Family.STATE, prefix, prefix + _U64.pack(offset))
+        self.retire_holes_below(uid, start_offset)
 
     def holes(self, uid: int) -> set[int]:
         prefix = _HOLE + _U32.pack(uid)
@@ -234,8 +236,52 @@ class ShardState:
             for key in keys:
                 batch.delete(Family.STATE, _DEAD_KEY + _U32.pack(uid) + key)
 
+    # Deletions that the log is done with --------------------------------------------------------
 
-def _after(prefix: bytes) -> bytes:
-    """The smallest key above every key with the prefix."""
-    number = int.from_bytes(prefix, "big") + 1
-    return number.to_bytes(len(prefix), "big")
+    def retire_holes_below(self, uid: int, offset: int) -> None:
+        """Forgets deletions below the start, or keeps them for the table, if there is one. Where
+        nothing is kept it is not synced, since opening the shard does it again."""
+        prefix = _HOLE + _U32.pack(uid)
+        lower, upper = prefix, prefix + _U64.pack(offset)
+        gone: list[int] = []
+        if self.has_lake(uid):
+            rows = self._kv.items(Family.STATE, lower, upper)
+            gone = [_U64.unpack_from(key, len(prefix))[0] for key, _ in rows]
+        with self.retired_deletions.adding(uid, gone, {}) as batch:
+            batch.delete_range(Family.STATE, lower, upper)
+        if gone:
+            self._kv.sync()
+
+    def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None:
+        """Likewise for keys whose deletion is about nothing that the log still has."""
+        if not dead:
+            return
+        kept = dead if self.has_lake(uid) else {}
+        with self.retired_deletions.adding(uid, (), kept) as batch:
+            for key in dead:
+                batch.delete(Family.STATE, _DEAD_KEY + _U32.pack(uid) + key)
+        if kept:
+            self._kv.sync()
+
+    def note_retired(self, uid: int, holes: Sequence[int], dead_keys: Mapping[bytes, int]) -> None:
+        """Keeps deletions that are about the table alone; nothing if there is none."""
+        if (holes or dead_keys) and self.has_lake(uid):
+            with self.retired_deletions.adding(uid, holes, dead_keys):
+                pass
+            self._kv.sync()
+
+    def retired(self, uid: int) -> Retired | None:
+        """What is kept for the shard's table; None if it has none."""
+        return self.retired_deletions.read(uid) if self.has_lake(uid) else None
+
+    def deletions(self, uid: int) -> tuple[set[int], dict[bytes, int]]:
+        """All that is kept: what the log hides, and what the table may still have. In this order,
+        which is the one in which a deletion goes from the one to the other."""
+        holes, dead_keys = self.holes(uid), self.dead_keys(uid)
+        retired = self.retired_deletions.read(uid)
+        return holes | retired.holes, merged_keys(dead_keys, retired.dead_keys)
+
+
+def merged_keys(one: Mapping[bytes, int], other: Mapping[bytes, int]) -> dict[bytes, int]:
+    """Deleted keys of both, each as far as the one that reaches further."""
+    return {**one, **{key: max(below, one.get(key, 0)) for key, below in other.items()}}

@@ -235,6 +235,10 @@ class Verifier:
                 name = key.decode("utf-8", "backslashreplace")
                 text = f"key {name!r} is deleted below {below}, beyond the end {end_offset}"
                 notes.add(FindingKind.DELETION, text, where)
+        # A log in memory has lost its end; opening it cuts what is beyond.
+        limit = None if is_memory else end_offset
+        for wrong in self._state.retired_deletions.problems(spec.uid, limit):
+            notes.add(FindingKind.DELETION, wrong, where)
 
     def _check_strays(
         self,

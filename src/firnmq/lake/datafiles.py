@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     MetricsMode,
+    _read_all_delete_files,
     compute_statistics_plan,
     parquet_path_to_id_mapping,
 )
@@ -40,7 +41,7 @@ from pyiceberg.types import TimestampType, TimestamptzType
 from firnmq.lake.parquet import DataFile
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import FileScanTask, Table, Transaction
 
 
 def iceberg_files(table: Table, files: Sequence[DataFile]) -> Iterator[IcebergFile]:
@@ -62,6 +63,15 @@ def iceberg_files(table: Table, files: Sequence[DataFile]) -> Iterator[IcebergFi
             key_metadata=None,
             **_statistics(metadata, plan, columns),
         )
+
+
+def deleted_positions(table: Table, tasks: Sequence[FileScanTask]) -> dict[str, tuple[int, ...]]:
+    """Rows that other engines have deleted without writing the files anew: path → positions."""
+    found = _read_all_delete_files(table.io, tasks)
+    return {
+        path: tuple(sorted({position for part in parts for position in part.to_pylist()}))
+        for path, parts in found.items()
+    }
 
 
 def appending(transaction: Transaction, summary: Mapping[str, str]) -> _Appended:

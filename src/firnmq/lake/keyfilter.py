@@ -7,7 +7,7 @@ that a key is not there, or that it probably is. Two small reads per file are en
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -35,8 +35,12 @@ _MASK: Final = 2**64 - 1
 
 def may_hold_key(store: ObjectStore, path: str, size: int, keys: Iterable[bytes]) -> bool:
     """Whether the file may have a row with one of the keys. True where it has no filters."""
+    return may_hold_hash(store, path, size, [xxh64(key) for key in keys])
+
+
+def may_hold_hash(store: ObjectStore, path: str, size: int, hashes: Sequence[int]) -> bool:
+    """The same for keys whose hashes are known, where many files are asked for them."""
     footer = read_footer(store, path, size)
-    hashes = [xxh64(key) for key in keys]
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         chunk = next(

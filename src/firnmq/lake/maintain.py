@@ -13,9 +13,9 @@ from firnmq.errors import InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.datafiles import iceberg_files, replacing
-from firnmq.lake.names import DATA, parse_converted
+from firnmq.lake.names import DATA, DELETIONS, deletions_path, parse_converted
 from firnmq.lake.rewrite import Rewrite, Rewritten
-from firnmq.lake.table import COMMIT, Advanced, TopicTable, shard_pending
+from firnmq.lake.table import COMMIT, Advanced, TopicTable, shard_deletions, shard_pending
 from firnmq.lake.twofold import PENDING
 
 if TYPE_CHECKING:
@@ -200,10 +200,13 @@ def expire(
     store = warehouse_store(table.location, table.catalog.options)
     try:
         # Listed first: a file that is committed while we look is then among those in use.
-        listed = [info for folder in (DATA, METADATA, PENDING) for info in store.list(folder)]
+        folders = (DATA, METADATA, PENDING, DELETIONS)
+        listed = [info for folder in folders for info in store.list(folder)]
         table.reload()
         used = set(_paths_used(table, without=gone if is_dry else frozenset()))
-        used |= {path for shard in table.ends() if (path := shard_pending(table.properties, shard))}
+        for shard in table.ends():
+            used.add(shard_pending(table.properties, shard) or "")
+            used.add(deletions_path(shard, shard_deletions(table.properties, shard) or ""))
         unused = [info for info in listed if info.key not in used]
         dead = [info for info in unused if _is_dead(info, table.ends(), now - grace_ms)]
         if not is_dry:

@@ -11,6 +11,7 @@ import re
 from typing import Final, NamedTuple
 
 DATA: Final = "data"
+DELETIONS: Final = "deletions"
 
 _CONVERTED: Final = re.compile(
     r"data/[^/]+/(\d{5,})-(\d{20})-(\d{20})-(\d{3,})-[0-9a-f]{16}\.parquet"
@@ -46,6 +47,12 @@ def parse_converted(path: str) -> Converted | None:
     return None if found is None else Converted(*(int(part) for part in found.groups()))
 
 
+def deletions_path(shard: int, digest: str) -> str:
+    """Of the document that names deletions applied to a shard's rows."""
+    return f"{DELETIONS}/{shard:05d}-{digest}"
+
+
 def compacted_path(*, partition: str, shard: int, run: str, number: int, digest: str) -> str:
-    """Of a file made of others by one run of a compaction, never written by another."""
+    """Of a file made of others by one run of a compaction, or of one by a removal of rows; never
+    written by another."""
     return f"{DATA}/{partition}/compacted-{shard:05d}-{run}-{number:03d}-{digest}.parquet"

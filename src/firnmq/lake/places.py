@@ -101,8 +101,14 @@ def resolved(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
         opened.close()
 
 
-def report_progress(options: Mapping[str, str], topic_id: str, ends: Mapping[int, int]) -> bool:
-    """Tells the node how far the topic's table is: shard → first offset that is not in it. Whether
+def report_progress(
+    options: Mapping[str, str],
+    topic_id: str,
+    ends: Mapping[int, int],
+    applied: Mapping[int, str] | None = None,
+) -> bool:
+    """Tells the node how far the topic's table is: shard → first offset that is not in it; and that
+    all deletions of a plan are applied below it: shard → what the plan had as `retired`. Whether
     there was a node to tell; one that is there and cannot be reached raises HttpUnreachable."""
     if "bootstrap" not in options:
         return False
@@ -110,7 +116,12 @@ def report_progress(options: Mapping[str, str], topic_id: str, ends: Mapping[int
         url = _admin_url(options, client)
     if url is None:
         raise HttpUnreachable("the node has no HTTP listener, so it cannot be told the progress")
-    body = {"topic_id": topic_id, "ends": {str(shard): end for shard, end in ends.items()}}
+    body: dict[str, Any] = {
+        "topic_id": topic_id,
+        "ends": {str(shard): end for shard, end in ends.items()},
+    }
+    if applied:
+        body["applied"] = {str(shard): text for shard, text in applied.items()}
     path = f"/v1/topics/{quote(_topic(options), safe='')}/lake"
     _request(options, url, "PUT", path, json.dumps(body).encode())
     return True

@@ -93,6 +93,9 @@ class ShardPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Records with the key and an offset below the number are deleted."""
     aborted: tuple[AbortedRange, ...] = ()
     """Those that overlap the plan's segments."""
+    retired: str | None = None
+    """Which of these deletions the node keeps for the table alone, in its own words: to be told
+    when they are applied there. None: it keeps none for this shard."""
 
 
 class StorePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,7 +17,7 @@ import msgspec
 from firnmq.adapter import Topic
 from firnmq.engines.api import Engine, Survey, SurveyedSegment
 from firnmq.engines.segments import SegmentGone
-from firnmq.errors import NoObjectStore, ShardNotFound, StoreError
+from firnmq.errors import InvalidArgument, NoObjectStore, ShardNotFound, StoreError
 from firnmq.index import Point, SegmentIndex
 from firnmq.lake.machine import file_id_of, machine_id
 from firnmq.lake.plan import (
@@ -52,8 +52,10 @@ def plan_topic(
     made_ms: int,
     store: StorePlace | None = None,
     table: TablePlace | None = None,
+    directory: str = "",
 ) -> Plan:
-    """What there is to read of a topic that an engine of this process keeps. Blocks."""
+    """What there is to read of a topic that an engine of this process keeps. Blocks. `directory` is
+    the data directory's id: numbers of its deletions mean nothing to another one."""
     shards = range(topic.shard_count) if wanted.shards is None else wanted.shards
     for shard in shards:
         if not 0 <= shard < topic.shard_count:
@@ -67,20 +69,40 @@ def plan_topic(
         machine=machine_id(),
         store=store,
         table=table,
-        shards=tuple(_plan_shard(topic, shard, engine, wanted, leader) for shard in shards),
+        shards=tuple(
+            _plan_shard(topic, shard, engine, wanted, leader, directory) for shard in shards
+        ),
     )
 
 
 def _plan_shard(
-    topic: Topic, shard: int, engine: Engine, wanted: Wanted, leader: str | None
+    topic: Topic, shard: int, engine: Engine, wanted: Wanted, leader: str | None, directory: str
 ) -> ShardPlan:
     name, durable_end = topic.shard_name(shard), OFFSET_END
     if wanted.is_durable:
         durable_end = engine.settle(name)
         end = min(durable_end, wanted.end_offsets.get(shard, OFFSET_END))
         wanted = msgspec.structs.replace(wanted, end_offsets={**wanted.end_offsets, shard: end})
-    plan = finish_plan(engine.survey(name, partial(begin_plan, shard, wanted=wanted)), leader)
-    return msgspec.structs.replace(plan, end_offset=min(plan.end_offset, durable_end))
+    begun = engine.survey(name, partial(begin_plan, shard, wanted=wanted))
+    plan, number = finish_plan(begun, leader), begun.survey.retired
+    return msgspec.structs.replace(
+        plan,
+        end_offset=min(plan.end_offset, durable_end),
+        retired=None if number is None else retired_text(directory, number),
+    )
+
+
+def retired_text(directory: str, number: int) -> str:
+    """How a node tells which deletions it keeps for a shard's table."""
+    return f"{directory}:{number}"
+
+
+def retired_number(text: str, directory: str) -> int:
+    """What it meant; 0, before every deletion, if another directory has told it."""
+    name, _, number = text.rpartition(":")
+    if not number.isascii() or not number.isdigit():
+        raise InvalidArgument("applied", f"{text!r} is not what a plan has as `retired`")
+    return int(number) if name == directory else 0
 
 
 def table_name(topic: str) -> str:

@@ -1,11 +1,13 @@
-"""What an executor does for a compaction: reads several files of a table and writes them as one."""
+"""What an executor does to files of a table: writes several as one, or one without some rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from firnmq.lake.catalog import warehouse_store
@@ -21,25 +23,41 @@ _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """One request: a store's time-out is for each."""
 
 
+class Removal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Rows of a shard that have to go."""
+
+    shard: int
+    holes: tuple[int, ...] = ()
+    """Offsets."""
+    keys: tuple[tuple[bytes, int, int], ...] = ()
+    """Keys, each with the offsets [first, end) whose rows go."""
+
+
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one shard and partition to be put together, in the order of their offsets."""
+    """Files of one shard and partition to be put together, in the order of their offsets; or one
+    file from which rows are to be removed."""
 
     number: int
     run: str
-    """The compaction: no other one writes the names that this one writes."""
+    """The compaction or removal: no other one writes the names that this one writes."""
     location: str
     partition: str
     shard: int
     paths: tuple[str, ...]
     sizes: tuple[int, ...]
     options: dict[str, str]
+    removals: tuple[Removal, ...] = ()
+    positions: tuple[int, ...] = ()
+    """With removals: rows of the file that another engine has deleted, counted from 0."""
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it; no files where they have different columns and stay as they are."""
+    """What became of it; no files where they have different columns and stay as they are, where no
+    row had to go, and where all of them had to."""
 
     number: int
     files: tuple[DataFile, ...]
+    removed_count: int = 0
 
 
 def run_rewrite(raw: bytes) -> bytes:
@@ -50,6 +68,7 @@ def run_rewrite(raw: bytes) -> bytes:
 def rewrite(work: Rewrite) -> Rewritten:
     store = warehouse_store(work.location, work.options)
     files: list[DataFile] = []
+    removed_count = 0
 
     def place(made: Made) -> None:
         path = compacted_path(
@@ -81,14 +100,58 @@ def rewrite(work: Rewrite) -> Rewritten:
             return Rewritten(number=work.number, files=())
         writer = PartitionedWriter(schemas[0], work.partition, place)
         for path, size in sources:
-            content = pa.BufferReader(read_whole(store, path, size))
-            with pq.ParquetFile(content) as source:
+            content = pa.py_buffer(read_whole(store, path, size))
+            if work.removals:
+                gone_count = _gone_count(content, work.removals)
+                if not gone_count:
+                    continue
+                removed_count += gone_count
+            with pq.ParquetFile(pa.BufferReader(content)) as source:
+                first = 0
                 for batch in source.iter_batches(_ROWS_AT_ONCE):
-                    writer.write(batch)
+                    left = _without_positions(batch, first, work.positions)
+                    writer.write(_without(left, work.removals))
+                    first += batch.num_rows
         writer.close()
     finally:
         store.close()
-    return Rewritten(number=work.number, files=tuple(files))
+    return Rewritten(number=work.number, files=tuple(files), removed_count=removed_count)
+
+
+def _gone_count(content: pa.Buffer, removals: Sequence[Removal]) -> int:
+    """How many rows have to go, without a look at those columns that do not say it."""
+    with pq.ParquetFile(pa.BufferReader(content)) as source:
+        batches = source.iter_batches(_ROWS_AT_ONCE, columns=["shard", "offset", "key"])
+        return sum(batch.num_rows - _without(batch, removals).num_rows for batch in batches)
+
+
+def _without_positions(
+    batch: pa.RecordBatch, first: int, positions: Sequence[int]
+) -> pa.RecordBatch:
+    if not positions:
+        return batch
+    rows = pa.array(range(first, first + batch.num_rows), pa.int64())
+    return batch.filter(pc.invert(pc.is_in(rows, value_set=pa.array(positions, pa.int64()))))
+
+
+def _without(batch: pa.RecordBatch, removals: Sequence[Removal]) -> pa.RecordBatch:
+    for removal in removals:
+        batch = batch.filter(pc.invert(_goes(batch, removal)))
+    return batch
+
+
+def _goes(batch: pa.RecordBatch, removal: Removal) -> pa.Array:
+    """Which rows the removal is about."""
+    offsets = batch.column("offset")
+    goes = pc.is_in(offsets, value_set=pa.array(removal.holes, pa.int64()))
+    if removal.keys:
+        keys, firsts, ends = zip(*removal.keys, strict=True)
+        found = pc.index_in(batch.column("key"), value_set=pa.array(keys, pa.binary()))
+        first = pa.array(firsts, pa.int64()).take(found)
+        end = pa.array(ends, pa.int64()).take(found)
+        inside = pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end))
+        goes = pc.or_(goes, pc.fill_null(inside, False))
+    return pc.and_(goes, pc.equal(batch.column("shard"), removal.shard))
 
 
 def read_whole(store: ObjectStore, path: str, size: int) -> bytearray:

@@ -37,7 +37,10 @@ class SparkRunner:
         return [msgspec.msgpack.decode(each, type=Conversion) for each in done]
 
     def rewrite(self, work: Sequence[Rewrite]) -> list[Rewritten]:
-        done = self._run(run_rewrite, work, "firn lake compact")
+        title = "firn lake compact"
+        if work and work[0].removals:
+            title = "firn lake sync: deletions"
+        done = self._run(run_rewrite, work, title)
         return [msgspec.msgpack.decode(each, type=Rewritten) for each in done]
 
     def _run(

@@ -21,9 +21,11 @@ class OptionsSource:
     def plan(self, wanted: Wanted) -> Plan:
         return make_plan(self._options, wanted)
 
-    def report(self, topic_id: str, ends: Mapping[int, int]) -> None:
+    def report(
+        self, topic_id: str, ends: Mapping[int, int], applied: Mapping[int, str] | None = None
+    ) -> None:
         """A node that cannot be told keeps more than it must until it is told the next time."""
         try:
-            report_progress(self._options, topic_id, ends)
+            report_progress(self._options, topic_id, ends, applied)
         except (HttpUnreachable, NodeUnreachable, PlanRefused) as error:
             _log.warning("lake_progress_untold", topic=self._options["topic"], reason=str(error))

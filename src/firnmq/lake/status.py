@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from firnmq.lake.catalog import OpenCatalog
+from firnmq.lake.deletions import Deleter
 from firnmq.lake.plan import Plan
 from firnmq.lake.sync import waiting_bytes
 from firnmq.lake.table import TopicTable, find_table
@@ -38,6 +39,8 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
     """When the newest snapshot was made."""
     lag: int = 0
     waiting_bytes: int = 0
+    waiting_deletions: int = 0
+    """Deletions by key or offset of records that may still be rows."""
     shards: tuple[ShardStatus, ...] = ()
 
 
@@ -66,10 +69,10 @@ def table_status(plan: Plan, options: Mapping[str, str]) -> TableStatus:
             waiting_bytes=waiting_bytes(plan, ends),
             shards=shards,
         )
-        return status if table is None else _sized(status, table)
+        return status if table is None else _sized(status, table, plan)
 
 
-def _sized(status: TableStatus, table: TopicTable) -> TableStatus:
+def _sized(status: TableStatus, table: TopicTable, plan: Plan) -> TableStatus:
     metadata = table.iceberg.metadata
     newest = metadata.current_snapshot()
     totals = (
@@ -85,4 +88,5 @@ def _sized(status: TableStatus, table: TopicTable) -> TableStatus:
         file_bytes=int(totals.get("total-files-size", 0)),
         snapshots=len(metadata.snapshots),
         committed_ms=None if newest is None else newest.timestamp_ms,
+        waiting_deletions=Deleter(table).outstanding_count(plan.shards),
     )

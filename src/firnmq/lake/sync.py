@@ -2,14 +2,15 @@
 
 Nothing about a sync is remembered but in the table. A round reads how far the table goes, converts
 what comes after, and commits it where the table still goes as far. So a sync may be killed
-anywhere, started twice, or repeated: every (shard, offset) gets into the table once.
+anywhere, started twice, or repeated: every (shard, offset) gets into the table once. Before that,
+it takes out what was deleted since it got there.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Final, Protocol
 
@@ -20,7 +21,9 @@ from firnmq.errors import FirnError, InvalidArgument, StoreUnavailable
 from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import DEAD_LETTERS, CatalogFailed, OpenCatalog
 from firnmq.lake.convert import Conversion, Target, Task, Typing
+from firnmq.lake.deletions import Deleter
 from firnmq.lake.plan import Plan, ShardPlan, Split, Wanted
+from firnmq.lake.rewrite import Rewrite, Rewritten
 from firnmq.lake.schema import RAW
 from firnmq.lake.splits import split_plan
 from firnmq.lake.table import Advance, CommitGivenUp, TopicTable, make_table
@@ -58,8 +61,11 @@ class Source(Protocol):
 
     def plan(self, wanted: Wanted) -> Plan: ...
 
-    def report(self, topic_id: str, ends: Mapping[int, int]) -> None:
-        """Tells that the table has everything below these offsets. May be told again."""
+    def report(
+        self, topic_id: str, ends: Mapping[int, int], applied: Mapping[int, str] | None = None
+    ) -> None:
+        """Tells that the table has everything below these offsets, and of some shards which
+        deletions are applied there: what the plan had as `retired`. May be told again."""
         ...
 
 
@@ -67,6 +73,8 @@ class Runner(Protocol):
     """Runs tasks somewhere, each at least once."""
 
     def run(self, tasks: Sequence[Task]) -> list[Conversion]: ...
+
+    def rewrite(self, work: Sequence[Rewrite]) -> list[Rewritten]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +122,8 @@ class RoundDone:
     outrun_shards: tuple[int, ...] = ()
     missing_count: int = 0
     """Offsets that retention had dropped before they were in the table."""
+    deleted_count: int = 0
+    """Rows taken out of the tables, since their records were deleted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,6 +137,7 @@ class SyncDone:
     file_bytes: int = 0
     log_bytes: int = 0
     missing_count: int = 0
+    deleted_count: int = 0
     seconds: float = 0.0
     ends: dict[int, int] = field(default_factory=dict)
 
@@ -138,6 +149,7 @@ class SyncDone:
         self.file_bytes += done.file_bytes
         self.log_bytes += done.log_bytes
         self.missing_count += done.missing_count
+        self.deleted_count += done.deleted_count
         self.seconds += done.seconds
 
 
@@ -161,6 +173,12 @@ class TopicSync:
         self._catalog: OpenCatalog | None = None
         self._table: TopicTable | None = None
         self._dead: TopicTable | None = None
+        self._deleters: list[Deleter] = []
+        """Of both tables, if there are two."""
+        self._told: dict[int, tuple[int, str]] = {}
+        """Shard → the end and the deletions that were told last."""
+        self._announced: set[int] = set()
+        """Shards whose node was told that there is a table, should it not have known."""
 
     @property
     def table(self) -> TopicTable:
@@ -180,7 +198,7 @@ class TopicSync:
             plan = self._next_plan()
             if goal is None:
                 goal = {shard.shard: shard.end_offset for shard in plan.shards}
-            done = self._round(plan)
+            done = self._work(plan)
             if done is not None:
                 total.add(done)
                 if watch is not None:
@@ -200,8 +218,10 @@ class TopicSync:
                 plan = self._next_plan()
                 waiting = waiting_bytes(plan, self.table.ends())
                 is_due = self._clock() - last_s >= self._settings.commit_interval_s
-                if waiting >= self._settings.commit_bytes or (waiting and is_due):
-                    done = self._round(plan)
+                if waiting >= self._settings.commit_bytes or (
+                    is_due and (waiting or self._has_outstanding(plan))
+                ):
+                    done = self._work(plan)
                     last_s = self._clock()
                     if done is not None:
                         total.add(done)
@@ -230,11 +250,24 @@ class TopicSync:
         table = self.table.reload()
         if self._dead is not None:
             finish_pending(table, self._dead.reload())
+        plan = self._checked_plan()
+        unknown = {shard.shard for shard in plan.shards if shard.leader and shard.retired is None}
+        if new := unknown - self._announced:
+            # From now on the node keeps deletions for the table. What was deleted before counts in
+            # a plan that is made after this.
+            self._announced |= new
+            ends = table.ends()
+            self._source.report(plan.topic_id, {shard: ends.get(shard, 0) for shard in new})
+            plan = self._checked_plan()
+        if self._settings.is_sealed_only:
+            plan = sealed_part(plan)
+        return plan
+
+    def _checked_plan(self) -> Plan:
+        table = self.table
         plan = self._source.plan(Wanted(start_offsets=table.ends(), is_durable=True))
         table.check_topic(plan.topic, plan.topic_id)
         _check_reached(plan, table.ends())
-        if self._settings.is_sealed_only:
-            plan = sealed_part(plan)
         return plan
 
     def _open(self, plan: Plan) -> None:
@@ -274,6 +307,8 @@ class TopicSync:
                 namespace=DEAD_LETTERS,
             )
         self._table = table
+        tables = [each for each in (table, self._dead) if each is not None]
+        self._deleters = [Deleter(each, self._runner.rewrite) for each in tables]
         if table.ends():
             # A crash may have come between the last commit and telling of it.
             self._source.report(plan.topic_id, table.ends())
@@ -289,9 +324,46 @@ class TopicSync:
         )
         return typed_schema(parser)
 
+    def _work(self, plan: Plan) -> RoundDone | None:
+        """Takes out what was deleted, then adds one commit's worth; None if there is nothing to
+        do."""
+        began_s, deleted_count = self._clock(), 0
+        failure: FirnError | None = None
+        try:
+            for each in self._deleters:
+                deleted_count += each.apply(plan.shards).row_count
+        except FirnError as error:  # New records need not wait for what is wrong with old ones.
+            failure = error
+        done = self._round(plan)
+        self._report(plan, has_moved=done is not None)
+        if failure is not None:
+            raise failure
+        if done is None and not deleted_count:
+            return None
+        seconds = self._clock() - began_s
+        return replace(done or RoundDone(), deleted_count=deleted_count, seconds=seconds)
+
+    def _has_outstanding(self, plan: Plan) -> bool:
+        return any(each.has_outstanding(plan.shards) for each in self._deleters)
+
+    def _report(self, plan: Plan, *, has_moved: bool) -> None:
+        """Tells how far the table goes, and of shards whose deletions are all applied that they
+        are; nothing if it was told before."""
+        ends = self.table.ends()
+        applied = {
+            shard.shard: shard.retired
+            for shard in plan.shards
+            if shard.retired is not None
+            and shard.shard in ends
+            and all(each.is_applied(shard) for each in self._deleters)
+        }
+        told = {shard: (ends[shard], text) for shard, text in applied.items()}
+        if has_moved or told.items() - self._told.items():
+            self._source.report(plan.topic_id, ends, applied)
+            self._told |= told
+
     def _round(self, plan: Plan) -> RoundDone | None:
-        """One commit's worth; None if there is nothing to do."""
-        began_s = self._clock()
+        """One commit's worth; None if there is nothing to add."""
         base = self.table.ends()
         chosen = self._chosen(plan, base)
         ends = {shard: end for shard, (_, end) in chosen.items()}
@@ -304,21 +376,24 @@ class TopicSync:
             ends=ends,
             files=[file for each in conversions for file in each.files],
             summary={"firn.mode": self.table.mode},
+            applied=self._deleters[0].noted(plan.shards, {**base, **ends}),
         )
         dead_count = 0
         if self._dead is None:
             advanced = self.table.advance(advance)
         else:
-            dead_files = [file for each in conversions for file in each.dead_letters]
-            advanced, dead_count = commit_both(self.table, self._dead, advance, dead_files)
-        self._source.report(plan.topic_id, self.table.ends())
+            letters = replace(
+                advance,
+                files=[file for each in conversions for file in each.dead_letters],
+                applied=self._deleters[1].noted(plan.shards, {**base, **ends}),
+            )
+            advanced, dead_count = commit_both(self.table, self._dead, advance, letters)
         done = RoundDone(
             row_count=advanced.row_count,
             dead_letter_count=dead_count,
             file_count=advanced.file_count,
             file_bytes=advanced.file_bytes,
             log_bytes=sum(split.length for split in splits if split.shard in advanced.shards),
-            seconds=self._clock() - began_s,
             outrun_shards=tuple(shard for shard in ends if shard not in advanced.shards),
             missing_count=_missing_count(plan, base, advanced.shards)
             + sum(each.missing_count for each in conversions if each.shard in advanced.shards),

@@ -110,6 +110,9 @@ class Advance:
     ends: Mapping[int, int]
     files: Sequence[DataFile]
     summary: Mapping[str, str] = field(default_factory=dict)
+    applied: Mapping[int, tuple[str | None, str]] = field(default_factory=dict)
+    """Shard → what the table notes of deletions, and what is to be noted in its place, now that
+    the files do not have those records either. Where it notes something else that stays."""
 
     def shards_standing(self, ends: Mapping[int, int]) -> tuple[int, ...]:
         """Shards of which a table with these ends has neither more nor less than expected."""
@@ -214,6 +217,10 @@ class TopicTable:
             changes = {f"firn.shard.{shard}.end": str(wanted.ends[shard]) for shard in shards}
             if pending is not None:
                 changes |= {f"firn.shard.{shard}.pending": pending for shard in shards}
+            for shard in shards:
+                before, after = wanted.applied.get(shard, (None, None))
+                if after is not None and before == shard_deletions(self.properties, shard):
+                    changes[deletions_property(shard)] = after
             transaction.set_properties(changes)
             summary = {**wanted.summary, COMMIT: token}
             with appending(transaction, summary) as append:
@@ -285,6 +292,15 @@ def _not_repeated(table: Table) -> Table:
     properties = {**table.metadata.properties, **_NO_RETRIES}
     table.metadata = table.metadata.model_copy(update={"properties": properties})
     return table
+
+
+def deletions_property(shard: int) -> str:
+    return f"firn.shard.{shard}.deletions"
+
+
+def shard_deletions(properties: Mapping[str, str], shard: int) -> str | None:
+    """Which deletions are applied to a shard's rows: the digest of a document that names them."""
+    return properties.get(deletions_property(shard))
 
 
 def shard_pending(properties: Mapping[str, str], shard: int) -> str | None:
@@ -449,9 +465,11 @@ __all__ = [
     "NotALakeTable",
     "OtherTopicsTable",
     "TopicTable",
+    "deletions_property",
     "find_table",
     "iceberg_schema",
     "make_table",
+    "shard_deletions",
     "shard_ends",
     "shard_pending",
 ]

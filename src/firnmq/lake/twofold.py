@@ -8,7 +8,6 @@ whoever comes next. A shard's next commit waits until both tables go equally far
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 
 import msgspec
 
@@ -29,10 +28,11 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     ends: dict[int, int]
     files: tuple[DataFile, ...]
     summary: dict[str, str]
+    applied: dict[int, tuple[str | None, str]] = {}
 
 
 def commit_both(
-    table: TopicTable, dead: TopicTable, advance: Advance, dead_files: Sequence[DataFile]
+    table: TopicTable, dead: TopicTable, advance: Advance, letters: Advance
 ) -> tuple[Advanced, int]:
     """Commits what a round made; what came of it, and how many dead letters there were."""
     path = f"{PENDING}/{secrets.token_hex(16)}"
@@ -43,11 +43,9 @@ def commit_both(
             ends=dict(advance.ends),
             files=tuple(advance.files),
             summary=dict(advance.summary),
+            applied=dict(advance.applied),
         )
         store.put(path, msgspec.msgpack.encode(document))
-        letters = Advance(
-            base=advance.base, ends=advance.ends, files=dead_files, summary=advance.summary
-        )
         first = dead.advance(letters, other_ends=lambda: table.reload().ends(), pending=path)
         if first.shards:
             advanced = table.advance(advance.only(first.shards))
@@ -87,6 +85,7 @@ def finish_pending(table: TopicTable, dead: TopicTable) -> None:
                 ends=document.ends,
                 files=document.files,
                 summary=document.summary,
+                applied=document.applied,
             )
             done = table.advance(advance.only((shard,)))
             _log.info("pending_finished", table=table.name, shard=shard, rows=done.row_count)

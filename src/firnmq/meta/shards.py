@@ -227,6 +227,10 @@ class MetaShards:
         entry = self._store.get(lake_key(self._name(uid)))
         return 0 if entry is None else decode(entry, LakeRecord).end
 
+    def has_lake(self, uid: int) -> bool:
+        """Whether somebody has said so, be it 0."""
+        return self._store.get(lake_key(self._name(uid))) is not None
+
     def move_lake_end(self, uid: int, end: int) -> int:
         """Moves that end, never back; where it is now."""
         name = self._name(uid)
@@ -236,7 +240,7 @@ class MetaShards:
             if shard is None:
                 raise ShardNotFound(name, within="the metadata")
             entry = self._store.get(key)
-            before = 0 if entry is None else decode(entry, LakeRecord).end
+            before = -1 if entry is None else decode(entry, LakeRecord).end
             if end <= before:
                 return before
             compare = Compare.absent(key) if entry is None else Compare.unchanged(entry)

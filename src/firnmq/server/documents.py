@@ -267,12 +267,19 @@ class ScrubRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Orphans younger than this stay; the node's setting if none is given."""
 
 
-class LakeProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LakeProgress(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """How far a topic's records are in its table."""
 
     topic_id: str
     ends: dict[int, int]
     """Shard → first offset that is not in the table."""
+    applied: dict[int, str] = {}
+    """Shard → what a plan had as `retired`, once all its deletions below that offset are applied to
+    the table. They are forgotten then."""
+    retired_counts: dict[int, int] = {}
+    """Shard → deletions that are kept for the table alone. Only told, for shards that have some."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):

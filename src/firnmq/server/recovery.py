@@ -30,6 +30,7 @@ from firnmq.index.layout import aborted_key, producer_key
 from firnmq.meta.records import (
     NEXT_UID,
     Counter,
+    LakeRecord,
     Record,
     Replica,
     SegmentRecord,
@@ -37,6 +38,7 @@ from firnmq.meta.records import (
     TopicRecord,
     TopicState,
     encode,
+    lake_key,
     segment_key,
     shard_key,
     topic_key,
@@ -213,10 +215,16 @@ def _put(local: LocalStore, records: Mapping[str, Record]) -> None:
 
 def _write_beside(local: LocalStore, uid: int, shard: FoundShard) -> None:
     """What the key-value store has of a shard: deletions, producers, aborted transactions."""
-    if shard.holes:
-        local.state.add_holes(uid, list(shard.holes))
+    start = shard.start_offset if shard.has_lake else 0
+    for_table = [at for at in shard.holes if at < start]
+    keys_for_table = {key: below for key, below in shard.dead_keys if below <= start}
+    with local.state.retired_deletions.adding(uid, for_table, keys_for_table):
+        pass
+    if holes := [at for at in shard.holes if at >= start]:
+        local.state.add_holes(uid, holes)
     for key, below in shard.dead_keys:
-        local.state.set_dead_key(uid, key, below)
+        if key not in keys_for_table:
+            local.state.set_dead_key(uid, key, below)
     rows = [(producer_key(uid, number), packed) for number, packed in shard.producers]
     rows += [(aborted_key(uid, each.last_offset), pack_aborted(each)) for each in shard.aborted]
     with local.kv.batch() as batch:
@@ -257,6 +265,8 @@ def _shard_records(
         start=shard.start_offset,
         topic_id=topic.manifest.topic_id,
     )
+    if shard.has_lake:  # How far it goes will be told by the next sync.
+        records[lake_key(shard.name)] = LakeRecord(end=0, changed_ms=local.clock.now_ms())
     return records
 
 

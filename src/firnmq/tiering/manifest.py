@@ -211,6 +211,9 @@ class ShardManifest(Manifest, frozen=True, kw_only=True):
     """Offsets of deleted records."""
     dead_keys: tuple[tuple[bytes, int], ...] = ()
     """Deleted keys, each with the offset below which its records are gone."""
+    has_lake: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether there is a table: those below the start are then among the deletions, until they are
+    applied to it. Left out if there is none."""
 
 
 class TopicManifest(Manifest, frozen=True, kw_only=True):

@@ -83,6 +83,7 @@ class ManifestKeeper:
         epoch: int,
         holes: set[int],
         dead_keys: Mapping[bytes, int],
+        has_lake: bool = False,
     ) -> bool:
         manifest = ShardManifest(
             cluster=self._cluster,
@@ -95,6 +96,7 @@ class ManifestKeeper:
             epoch=epoch,
             holes=tuple(sorted(holes)),
             dead_keys=tuple(sorted(dead_keys.items())),
+            has_lake=has_lake or msgspec.UNSET,
         )
         with self._lock:
             return self._write((topic.topic_id, shard), topic, manifest)

@@ -104,6 +104,7 @@ class FoundShard:
     gaps: list[Gap] = field(default_factory=list)
     holes: tuple[int, ...] = ()
     dead_keys: tuple[tuple[bytes, int], ...] = ()
+    has_lake: bool = False
     aborted: list[AbortedTransaction] = field(default_factory=list)
     doubtful: list[OpenTransaction] = field(default_factory=list)
     """Those among the aborted of which nobody knows how they ended: it was in a gap."""
@@ -312,6 +313,7 @@ class _Finder:
             has_manifest=manifest is not None,
             holes=() if manifest is None else manifest.holes,
             dead_keys=() if manifest is None else manifest.dead_keys,
+            has_lake=manifest is not None and manifest.has_lake is True,
         )
         self._chain(topic.topic, shard, segments)
         end = shard.end_offset

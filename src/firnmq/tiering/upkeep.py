@@ -144,12 +144,14 @@ class ManifestUpkeep:
         """What writes a shard's manifest, and asks nothing but the store for it."""
         record = self._ledger.shard(shard)
         if record is not None:
+            holes, dead_keys = self._state.deletions(record.uid)
             yield partial(
                 self._manifests.write_shard,
                 topic.record,
                 shard,
                 start_offset=record.start,
                 epoch=record.epoch,
-                holes=self._state.holes(record.uid),
-                dead_keys=self._state.dead_keys(record.uid),
+                holes=holes,
+                dead_keys=dead_keys,
+                has_lake=self._state.has_lake(record.uid),
             )

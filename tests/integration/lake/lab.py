@@ -14,6 +14,7 @@ from firnmq.lake.catalog import OpenCatalog
 from firnmq.lake.convert import Conversion, Task, convert
 from firnmq.lake.places import make_plan
 from firnmq.lake.plan import Wanted
+from firnmq.lake.rewrite import Rewrite, Rewritten, rewrite
 from firnmq.lake.source import OptionsSource
 from firnmq.lake.sync import SyncDone, SyncSettings, TopicSync
 from firnmq.lake.table import TopicTable, find_table
@@ -107,6 +108,9 @@ class InlineRunner:
     def run(self, tasks: Sequence[Task]) -> list[Conversion]:
         return [convert(task) for task in tasks]
 
+    def rewrite(self, work: Sequence[Rewrite]) -> list[Rewritten]:
+        return [rewrite(each) for each in work]
+
 
 def options_of(node: NodeProcess, topic: str, lake: Path | None = None) -> dict[str, str]:
     options = {"bootstrap": node.address, "topic": topic}
@@ -143,6 +147,14 @@ def rows_of(options: Mapping[str, str]) -> list[tuple[Any, ...]]:
     catalog, table = open_table(options)
     with catalog:
         return as_rows(table.iceberg.scan().to_arrow().to_pylist())
+
+
+def files_of(options: Mapping[str, str]) -> list[str]:
+    """Paths of the files of the newest snapshot."""
+    catalog, table = open_table(options)
+    with catalog:
+        tasks = table.iceberg.scan().plan_files()
+        return [task.file.file_path.removeprefix("file://") for task in tasks]
 
 
 def as_rows(found: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

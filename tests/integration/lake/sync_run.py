@@ -20,9 +20,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.orm import Session
 
 from firnmq.lake import convert, fileio, sync
+from firnmq.lake.deletions import Deleter
 from firnmq.lake.placing import Placing
 from firnmq.lake.source import OptionsSource
 from firnmq.lake.table import TopicTable
+from tests.integration.lake import lab
 from tests.integration.lake.lab import sync_here
 
 Wrap = Callable[[Callable[..., Any], Callable[[], None]], Callable[..., Any]]
@@ -75,6 +77,13 @@ STEPS: dict[str, tuple[Any, str, Wrap]] = {
     "told": (OptionsSource, "report", _after),
     "pending finished": (sync, "finish_pending", _after),
 }
+DELETION_STEPS: dict[str, tuple[Any, str, Wrap]] = {
+    "nothing taken out": (lab, "rewrite", _before),
+    "file without rows written": (lab, "rewrite", _after),
+    "deletions named": (Deleter, "_keep", _after),
+    "rows taken out": (Deleter, "_commit", _after),
+}
+"""Only passed where something was deleted."""
 
 
 def arm(step: str, count: int) -> None:
@@ -85,7 +94,7 @@ def arm(step: str, count: int) -> None:
         if next(passed) == count:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    owner, name, wrap = STEPS[step]
+    owner, name, wrap = {**STEPS, **DELETION_STEPS}[step]
     setattr(owner, name, wrap(getattr(owner, name), passing))
 
 

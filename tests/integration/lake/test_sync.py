@@ -28,6 +28,7 @@ from tests.integration.lake.lab import (
     InlineRunner,
     Sent,
     as_rows,
+    files_of,
     new_topic,
     numbered,
     open_table,
@@ -70,14 +71,6 @@ def every_kind(node: NodeProcess, topic: str) -> list[Sent]:
         ]
         sent += produce(node, topic, records, **{"compression.type": codec})
     return sorted(sent)
-
-
-def files_of(options: dict[str, str]) -> list[str]:
-    """Paths of the files of the newest snapshot."""
-    catalog, table = open_table(options)
-    with catalog:
-        tasks = table.iceberg.scan().plan_files()
-        return [task.file.file_path.removeprefix("file://") for task in tasks]
 
 
 def test_every_kind_of_record_is_there_once_for_every_reader(

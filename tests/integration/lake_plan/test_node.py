@@ -160,6 +160,9 @@ def test_progress_goes_forward_only(node: NodeProcess) -> None:
     for ends, reason in (({0: 51}, "beyond"), ({2: 0}, "shard"), ({0: -1}, "beyond")):
         with pytest.raises(PlanRefused, match=reason):
             report_progress(topic.options, topic_id, ends)
+    for applied, reason in (({0: "nonsense"}, "retired"), ({1: "here:1"}, "end")):
+        with pytest.raises(PlanRefused, match=reason):
+            report_progress(topic.options, topic_id, {0: 50}, applied)
     with pytest.raises(PlanRefused, match="another"):
         report_progress(topic.options, "0" * 32, {0: 1})
     assert not report_progress({"store": "file:///x", "topic": "t"}, topic_id, {0: 1})

@@ -13,6 +13,7 @@ from firnmq.disk import run_blocking
 from firnmq.engines import RawPage
 from firnmq.engines.tier import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
+from firnmq.lake.places import make_plan
 from firnmq.record import decode, parse_header
 from firnmq.server.recovery import recover_directory
 from firnmq.server.tier import open_object_store
@@ -67,6 +68,46 @@ def test_everything_uploaded_comes_back(
         assert (report_after.orphan_count, report_after.missing) == (0, [])
     with Stage(tmp_path / "data", tiering) as stage:
         check(stage.store.topic(TOPIC), [*left, *range(120, 140)])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_deletions_that_the_table_needs_come_back(
+    tmp_path: Path, file_tiering: TieringConfig, engine: str
+) -> None:
+    """1. Records are deleted, the log moves past some of them, and all is lost but the objects.
+    2. Plans of the bucket alone, and of the recovered node, still name every deletion. 3. So they
+    do when the log has moved past the rest, though no sync has told anything again."""
+
+    def deleted(stage: Stage) -> tuple[set[int], dict[bytes, int]]:
+        local = stage.store.local
+        return local.state.deletions(stage.store.topic(TOPIC).status(0).spec.uid)
+
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create(storage_type=engine)
+        stage.fill(0, 120)
+        stage.local.shards.move_lake_end(topic.status(0).spec.uid, 0)
+        topic.delete_by_offset(5)
+        topic.delete_by_offset(100)
+        topic.delete_by_key(b"key-3", shard=0)
+        topic.delete_before(40)
+        stage.settle()
+        stage.work(rounds=40)
+        before = deleted(stage)
+        assert before == ({5, 100}, {b"key-3": 120})
+    lose(tmp_path)
+    options = {"store": str(file_tiering.url), "topic": TOPIC}
+    (plan,) = make_plan(options).shards
+    assert (set(plan.holes), dict(plan.dead_keys)) == before
+    recover_directory(tmp_path / "data", file_tiering)
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.store.topic(TOPIC)
+        check(topic, [n for n in range(40, 120) if n != 100 and n % 7 != 3])
+        assert deleted(stage) == before
+        uid = topic.status(0).spec.uid
+        assert stage.local.state.retired_deletions.read(uid).holes == {5}
+        topic.delete_before(120)
+        assert stage.local.state.retired_deletions.read(uid)[:2] == before
+        assert deleted(stage) == before
 
 
 def test_the_directory_that_was_thought_lost_stops(

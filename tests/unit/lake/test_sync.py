@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from firnmq.lake.convert import Conversion, Task, convert
-from firnmq.lake.plan import Plan, TablePlace, Wanted
+from firnmq.lake.plan import Plan, Wanted
 from firnmq.lake.sync import LogBehindTable, TopicSync
 from firnmq.lake.table import OtherTopicsTable
 from tests.conformance.lab import Lab, numbered
 from tests.unit.lake.lake_lab import LakeTopic
 from tests.unit.lake.rows import content
-
-
-class LabSource:
-    """Plans of a topic of this process, as a node would give them; a Source."""
-
-    def __init__(self, topic: LakeTopic, path: Path) -> None:
-        self.topic = topic
-        self.topic_id: str | None = None
-        self.told: list[tuple[str, dict[int, int]]] = []
-        self._table = TablePlace(
-            catalog=f"sqlite:///{path}/lake/catalog.db",
-            warehouse=f"file://{path}/lake/warehouse",
-            name="topics.any",
-        )
-
-    def plan(self, wanted: Wanted) -> Plan:
-        plan = self.topic.plan(wanted)
-        return msgspec.structs.replace(
-            plan,
-            topic="any",
-            topic_id=self.topic_id or plan.topic_id,
-            table=self._table,
-            shards=tuple(
-                msgspec.structs.replace(shard, leader="127.0.0.1:1") for shard in plan.shards
-            ),
-        )
-
-    def report(self, topic_id: str, ends: Mapping[int, int]) -> None:
-        self.told.append((topic_id, dict(ends)))
-
-
-class HereRunner:
-    def run(self, tasks: Sequence[Task]) -> list[Conversion]:
-        return [convert(task) for task in tasks]
+from tests.unit.lake.sync_lab import HereRunner, LabSource
 
 
 @pytest.fixture

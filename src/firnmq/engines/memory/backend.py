@@ -11,6 +11,7 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.copies import StoredCopy
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.bytes import MemoryBytes
+from firnmq.engines.retired import Retired
 from firnmq.engines.segments import (
     Medium,
     Rows,
@@ -237,14 +238,24 @@ class MemoryState:
     def add_holes(self, uid: int, offsets: list[int]) -> None:
         if self.is_kept():
             self._state.add_holes(uid, offsets)
+        else:  # A restart loses the records, but not those of the table.
+            self._state.note_retired(uid, offsets, {})
 
     def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None:
         if self.is_kept():
             self._state.set_dead_key(uid, key, below_offset)
+        else:
+            self._state.note_retired(uid, (), {key: below_offset})
 
-    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None:
-        if keys and self.is_kept():
-            self._state.forget_dead_keys(uid, keys)
+    def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None:
+        if self.is_kept():
+            self._state.retire_dead_keys(uid, dead)
+
+    def note_retired(self, uid: int, holes: Sequence[int], dead_keys: Mapping[bytes, int]) -> None:
+        self._state.note_retired(uid, holes, dead_keys)
+
+    def retired(self, uid: int) -> Retired | None:
+        return self._state.retired(uid)
 
     def keep_all(self) -> None:
         """Keeps what was not worth keeping until now: the log's first segment is being spilled.

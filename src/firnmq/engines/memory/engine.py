@@ -280,6 +280,7 @@ class MemoryKeeper:
                     self._state.set_dead_key(uid, key, offset)
             if any(hole >= offset for hole in log.holes):
                 self._state.drop_holes_from(uid, offset)
+        self._state.retired_deletions.cut(log.spec.uid, offset)
         truncate_log(log, self._backend(), None, offset, position)
         self._count(log)
 

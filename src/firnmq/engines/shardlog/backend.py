@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from firnmq.clock import Clock
+from firnmq.engines.retired import Retired
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentCopy, SegmentMeta
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec
@@ -54,7 +55,13 @@ class LogState(Protocol):
 
     def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
 
-    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None: ...
+    def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None: ...
+
+    def note_retired(
+        self, uid: int, holes: Sequence[int], dead_keys: Mapping[bytes, int]
+    ) -> None: ...
+
+    def retired(self, uid: int) -> Retired | None: ...
 
 
 class Backend(Protocol):

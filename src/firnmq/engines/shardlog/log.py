@@ -371,11 +371,12 @@ class ShardLog:
         )
         if has_forgotten:
             self.backend.forget_aborted(self.spec, 0, start_offset)
-        self.holes -= {offset for offset in self.holes if offset < start_offset}
-        dead = [key for key, below in self.dead_keys.items() if below <= start_offset]
+        # Kept elsewhere first, if they are: who plans a read looks here and then there.
+        dead = {key: below for key, below in self.dead_keys.items() if below <= start_offset}
+        state.retire_dead_keys(uid, dead)
         for key in dead:
             del self.dead_keys[key]
-        state.forget_dead_keys(uid, dead)
+        self.holes -= {offset for offset in self.holes if offset < start_offset}
         for segment in gone:
             self.backend.drop_segment(self.spec, segment)
         # One with a copy in the object store is remembered until that is gone as well.
@@ -388,30 +389,6 @@ class ShardLog:
             self.sync()
         except OSError as error:
             raise self.fail(error) from error
-
-    def add_holes(self, offsets: list[int]) -> None:
-        """Deletes records; offsets that hold none are passed over."""
-        view = self.view
-        new = sorted(
-            {at for at in offsets if view.start_offset <= at < view.end_offset} - self.holes
-        )
-        if new:
-            self.backend.state.add_holes(self.spec.uid, new)
-            self.holes.update(new)
-
-    def kill_key(self, key: bytes) -> None:
-        """Deletes every record the key has so far."""
-        if not self.spec.config.index_key or self._has_key(key):
-            # What is not certain yet is not there yet: it is not deleted should it be committed.
-            below = self.view.stable_offset
-            self.backend.state.set_dead_key(self.spec.uid, key, below)
-            self.dead_keys[key] = below
-
-    def _has_key(self, key: bytes) -> bool:
-        """Whether the key may have records. Object stores are not asked: the lock is held."""
-        if self.cold_end_offset > self.view.start_offset:
-            return True
-        return any(segment.index.newest_of_key(key) for segment in self.view.segments)
 
     def forget_idle_producers(self, before_ms: int) -> int:
         """Drops producers that stored nothing since then; how many."""

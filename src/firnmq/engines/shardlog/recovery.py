@@ -84,7 +84,7 @@ def open_log(
         producers=producers,
     )
     if any(offset < start_offset for offset in log.holes):  # A crash came after the start moved.
-        state.drop_holes_below(spec.uid, start_offset)
+        state.retire_holes_below(spec.uid, start_offset)
         log.holes = {offset for offset in log.holes if offset >= start_offset}
     forget_deletions_beyond_end(log, state)
     return Recovered(log, scanned, cut)
@@ -131,6 +131,8 @@ def forget_deletions_beyond_end(log: ShardLog, state: ShardState | None) -> None
             if state is not None:
                 state.set_dead_key(uid, key, end)
             log.dead_keys[key] = end
+    if state is not None:
+        state.retired_deletions.cut(uid, end)
 
 
 def _undo_unknown_roll(

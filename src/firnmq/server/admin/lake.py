@@ -7,7 +7,7 @@ from firnmq.disk import call_blocking
 from firnmq.engines import Engine
 from firnmq.errors import InvalidArgument, StorageTypeNotFound
 from firnmq.lake.plan import Plan, StorePlace, TablePlace, Wanted
-from firnmq.lake.planning import plan_topic, table_name
+from firnmq.lake.planning import plan_topic, retired_number, table_name
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.documents import LakeProgress
 from firnmq.server.identity import directory_id
@@ -34,16 +34,17 @@ class LakeAdmin:
                 made_ms=self._local.clock.now_ms(),
                 store=self._store(),
                 table=self._table(topic),
+                directory=directory_id(self._local.meta),
             )
 
         return await call_blocking(None, make)
 
     async def progress(self, name: str) -> LakeProgress:
         topic = self._local.catalog.get(name)
-        return await call_blocking(None, self._progress, topic, {})
+        return await call_blocking(None, self._progress, topic, {}, {})
 
     async def move(self, name: str, wanted: LakeProgress) -> LakeProgress:
-        """Notes what the table has; an end never goes back."""
+        """Notes what the table has, an end never going back, and which deletions it has taken."""
         topic = self._local.catalog.get(name)
         if wanted.topic_id != topic.topic_id:
             raise InvalidArgument(
@@ -51,23 +52,34 @@ class LakeAdmin:
             )
         for shard in wanted.ends:
             self._local.manager.check_shard(topic, shard)
-        return await call_blocking(None, self._progress, topic, wanted.ends)
+        directory = directory_id(self._local.meta)
+        applied = {shard: retired_number(text, directory) for shard, text in wanted.applied.items()}
+        for shard in applied.keys() - wanted.ends.keys():
+            raise InvalidArgument(f"applied.{shard}", "needs the end below which they are applied")
+        return await call_blocking(None, self._progress, topic, wanted.ends, applied)
 
-    def _progress(self, topic: Topic, ends: dict[int, int]) -> LakeProgress:
+    def _progress(
+        self, topic: Topic, ends: dict[int, int], applied: dict[int, int]
+    ) -> LakeProgress:
         engine, shards = self._engine(topic), self._local.shards
-        found = {}
+        retired = self._local.state.retired_deletions
+        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for shard in range(topic.shard_count):
             status = engine.status(topic.shard_name(shard))
             uid, end = status.spec.uid, ends.get(shard)
             if end is None:
                 found[shard] = shards.lake_end(uid)
-                continue
-            if not 0 <= end <= status.stable_offset:
+            elif not 0 <= end <= status.stable_offset:
                 raise InvalidArgument(
                     f"ends.{shard}", f"{end:,} is beyond the shard's end {status.stable_offset:,}"
                 )
-            found[shard] = shards.move_lake_end(uid, end)
-        return LakeProgress(topic_id=topic.topic_id, ends=found)
+            else:
+                found[shard] = shards.move_lake_end(uid, end)
+                retired.drop(uid, applied.get(shard, 0), end)
+            if count := retired.count(uid):
+                counts[shard] = count
+        return LakeProgress(topic_id=topic.topic_id, ends=found, retired_counts=counts)
 
     def _engine(self, topic: Topic) -> Engine:
         engine = self._local.engines.get(topic.config.storage_type)
