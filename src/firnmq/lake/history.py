@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from firnmq.errors import FirnError
+from firnmq.lake.peek import SQLITE, Peeked, peek_mode, peek_table
 from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, TablePlace, Wanted
 from firnmq.lake.projection import by_id, by_name, has_ids, identified, projected
 from firnmq.lake.schema import RAW
@@ -36,7 +37,6 @@ _BATCH_ROWS: Final = 65_536
 _READ_BYTES: Final = 4 * 1024 * 1024
 _SHARD_ID, _OFFSET_ID = 1, 2
 """Field ids of the table's first columns."""
-_SQLITE: Final = "sqlite:///"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999, beyond which Python has no dates and no file is worth excluding."""
@@ -182,10 +182,10 @@ def _hidden(table: TopicTable, scan: _Scan) -> dict[int, int]:
 
 def _is_there(place: TablePlace, plan: Plan) -> bool:
     """Whether the catalog may have something: one in a file is not made just by looking."""
-    if not place.catalog.startswith(_SQLITE):
+    if not place.catalog.startswith(SQLITE):
         return True
-    if Path(place.catalog.removeprefix(_SQLITE)).exists():
-        return True
+    if Path(place.catalog.removeprefix(SQLITE)).exists():
+        return peek_table(place, plan.topic) is not Peeked.NO_TABLE
     from firnmq.lake.machine import machine_id
 
     if plan.machine is not None and plan.machine != machine_id():
@@ -195,6 +195,14 @@ def _is_there(place: TablePlace, plan: Plan) -> bool:
             stacklevel=2,
         )
     return False
+
+
+def is_certainly_raw(plan: Plan, options: Mapping[str, str]) -> bool:
+    """Whether a look into the catalog is enough to know that records are shown as they are."""
+    place = plan.table
+    if place is None or not _is_there(place, plan):
+        return True
+    return peek_mode(place, plan.topic, options) == "raw"
 
 
 class _Known(NamedTuple):

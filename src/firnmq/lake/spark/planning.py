@@ -10,7 +10,14 @@ import msgspec
 from pyspark.sql.types import StructType
 
 from firnmq.errors import FirnError, ShardNotFound
-from firnmq.lake.history import NOTHING, History, HistorySplit, Shown, plan_history
+from firnmq.lake.history import (
+    NOTHING,
+    History,
+    HistorySplit,
+    Shown,
+    is_certainly_raw,
+    plan_history,
+)
 from firnmq.lake.places import make_plan
 from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, Split, Wanted
 from firnmq.lake.spark.columns import RECORD, check_schema, spark_schema
@@ -178,6 +185,8 @@ def frame_of(options: ReadOptions) -> Frame:
         return Frame("raw", RECORD)
     wanted = Wanted(shards=())
     plan = make_plan(options.connection, wanted)
+    if options.values == "auto" and is_certainly_raw(plan, options.connection):
+        return Frame("raw", RECORD)
     history = plan_history(plan, wanted, options.connection, options.split_bytes, options.values)
     return Frame(history.shown, _columns(history))
 
