@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
+from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructField, StructType
 
+from firnmq.errors import InvalidArgument
 from firnmq.lake.history import HistorySplit
 from firnmq.lake.plan import Wanted
 from firnmq.lake.query import dead_letter_views, run_query
-from firnmq.lake.spark import register
+from firnmq.lake.spark import FirnDataSource, register
+from firnmq.lake.spark.columns import RECORD
 from firnmq.lake.spark.options import read_options
 from firnmq.lake.spark.planning import HistoryIsTyped, plan_pieces
+from firnmq.lake.spark.streaming import FirnStreamReader
 from firnmq.lake.typed import SCHEMA, SchemaNotKept
 from tests.integration.kafka.nodes import QUICK, NodeProcess
 from tests.integration.lake.lab import (
@@ -118,6 +122,11 @@ def rows(spark: SparkSession, options: dict[str, str], **more: str) -> list[dict
     return [row.asDict(recursive=True) for row in found.collect()]
 
 
+def rows_here(options: dict[str, str], **more: str) -> list[dict[str, Any]]:
+    """Records as they are, read without Spark's help."""
+    return _read(FirnDataSource({**options, **more}), RECORD)
+
+
 def seen(found: list[dict[str, Any]]) -> list[tuple[str, int | None]]:
     return sorted((row["key"].decode(), row["n"]) for row in found)
 
@@ -156,24 +165,25 @@ def test_each_record_once_wherever_it_is(
         is_old = number < 12
         assert row["user"] == (None if is_old else "u")
         assert row["where"] == {"lat": 1.5, "lon": None if is_old else 2.5}
-    # 4. Some of the columns and records, over the borders; filters of all kinds.
-    reader = spark.read.format("firn").options(**options)
-    some = (
-        reader.option("pushFilters", "true")
-        .schema("where STRUCT<lon: DOUBLE>, n BIGINT, offset BIGINT, shard INT")
-        .load()
-        .where("shard = 0 AND offset >= 3 AND where.lon > 2 AND n < 30")
-    )
-    assert sorted(row["n"] for row in some.collect()) == [12, 18, 24]
+    # 4. Some of the columns and records, over the borders.
+    lon = StructType([StructField("lon", DoubleType())])
+    some = StructType([StructField("where", lon), StructField("n", LongType())])
+    narrow = {"startingOffsets": '{"0": 3, "1": 18}', "endingOffsets": '{"0": 14}'}
+    assert sorted(
+        (row["n"], row["where"]["lon"])
+        for row in _read(FirnDataSource({**options, **narrow}), some)
+        if row["n"] is not None
+    ) == [(6, None), (12, 2.5), (18, 2.5), (24, 2.5)]
     # 5. Bytes are not in the table, and are not missed without a word.
-    given = read_options({**options, "values": "raw"})
     with pytest.raises(HistoryIsTyped, match="values=typed"):
-        plan_pieces(given, Wanted())
-    raw = rows(spark, options, values="raw", startingOffsets='{"0": 6, "1": 6}')
-    assert sorted(bytes(row["key"]) for row in raw) == sorted(
-        f"key-{number}".encode() for number in range(12, 36)
-    )
-    assert len(rows(spark, options, table="never")) == 24
+        rows_here(options, values="raw")
+    in_log = sorted(f"key-{number}".encode() for number in range(12, 36))
+    raw = rows_here(options, values="raw", startingOffsets='{"0": 6, "1": 6}')
+    assert sorted(row["key"] for row in raw) == in_log
+    with pytest.warns(UserWarning, match="only in the table"):
+        raw = rows_here(options, values="raw", failOnDataLoss="false")
+    assert sorted(row["key"] for row in raw) == in_log
+    assert sorted(row["key"] for row in rows_here(options, table="never")) == in_log
 
 
 def _aware(value: Any) -> Any:
@@ -194,10 +204,12 @@ def test_sql_over_columns_and_dead_letters(
     found = run_query(
         spark,
         f"SELECT user, count(*) AS c, (SELECT count(*) FROM `{topic}__dead_letters` "
-        f"WHERE reason LIKE '%malformed%') AS d FROM {view} GROUP BY 1 ORDER BY 1",
+        f"WHERE reason LIKE '%malformed%') AS d FROM {view} WHERE shard = 0 AND offset >= 3 "
+        "AND (user IS NULL OR `where`.lon > 2) GROUP BY 1 ORDER BY 1",
         given,
     )
-    assert [tuple(row) for row in found.collect()] == [(None, 6, 6), ("u", 6, 6)]
+    # In this shard are 6 to 16 of those that count, every other of them.
+    assert [tuple(row) for row in found.collect()] == [(None, 2, 6), ("u", 2, 6)]
 
 
 def test_dead_letters_are_found_in_a_query() -> None:
@@ -260,3 +272,68 @@ def test_a_table_that_does_not_say_its_schema(node: NodeProcess, tmp_path: Path)
     sync_here(options, schema_document=json.dumps(SCHEMA_1))
     produce(node, topic, events(15))
     assert len(plan_pieces(read_options(options), Wanted())) > len(pieces)
+
+
+def test_a_stream_of_records_as_they_are_says_what_it_misses(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    topic = new_topic(node, "typed", shards=1)
+    options = {**options_of(node, topic, tmp_path), "values": "raw"}
+    records = [{**each, "partition": 0} for each in events(*range(6))]
+    produce(node, topic, records)
+    sync_here(options, schema_document=json.dumps(SCHEMA_1))
+
+    def first(**more: str) -> Any:
+        given = read_options({**options, **more}, is_stream=True)
+        return FirnStreamReader(given, RECORD).initialOffset()["shards"]
+
+    # 1. The log still has everything. 2. It has not any more, and whoever begins later is right.
+    assert first() == {"0": 0}
+    drop_below(node, topic, {0: 4})
+    with pytest.raises(HistoryIsTyped):
+        first()
+    assert first(startingOffsets='{"0": 4}') == {"0": 4}
+    with pytest.warns(UserWarning, match="only in the table"):
+        assert first(failOnDataLoss="false") == {"0": 4}
+    # 3. A stream of columns begins in the table.
+    assert first(values="typed") == {"0": 0}
+
+
+def test_the_table_and_its_columns_change_while_a_data_frame_waits(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    topic = new_topic(node, "typed")
+    options = options_of(node, topic, tmp_path)
+    source = FirnDataSource(options)
+    # 1. A frame made before there was a table shows records, whatever comes.
+    columns = source.schema()
+    assert columns == RECORD
+    produce(node, topic, events(0))
+    sync_here(options, schema_document=json.dumps(SCHEMA_1))
+    assert [row["value"] for row in _read(source, columns)] == [events(0)[0]["value"]]
+    # 2. One made of columns has these, also when the table gets more.
+    source = FirnDataSource(options)
+    columns = source.schema()
+    assert "user" not in columns.names
+    sync_here(options, schema_document=json.dumps(SCHEMA_2))
+    produce(node, topic, events(3, 6))
+    sync_here(options, schema_document=json.dumps(SCHEMA_2))
+    produce(node, topic, events(9))
+    found = _read(source, columns)
+    assert sorted(row["n"] for row in found) == [0, 3, 6, 9]
+    assert {tuple(row["where"]) for row in found} == {("lat",)}
+    # 3. One that names columns of its own is judged by what the table has when it is read.
+    own = StructType([StructField("user", StringType())])
+    assert {row["user"] for row in _read(FirnDataSource(options), own)} == {None, "u"}
+    with pytest.raises(InvalidArgument, match="values=raw"):
+        _read(FirnDataSource(options), StructType([StructField("value", BinaryType())]))
+
+
+def _read(source: FirnDataSource, columns: StructType) -> list[dict[str, Any]]:
+    reader = source.reader(columns)
+    return [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]

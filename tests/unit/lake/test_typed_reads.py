@@ -26,6 +26,7 @@ from firnmq.lake.history import (
 )
 from firnmq.lake.peek import Peeked, peek_mode, peek_table
 from firnmq.lake.plan import Plan, ShardPlan, TablePlace, Wanted
+from firnmq.lake.projection import by_name, projected
 from firnmq.lake.spark.columns import RECORD, arrow_schema, check_schema, spark_schema
 from firnmq.lake.splits import split_plan
 from firnmq.lake.table import Advance, TopicTable, make_table
@@ -392,3 +393,58 @@ def test_a_tables_types_are_those_that_spark_makes_of_them(catalog: OpenCatalog)
     check_schema(columns, columns)
     with pytest.raises(InvalidArgument, match="values=raw"):
         check_schema(RECORD, columns)
+    with pytest.raises(InvalidArgument, match="which no sync makes"):
+        spark_schema(pa.schema([pa.field("id", pa.uint16())]))
+
+
+# Projections --------------------------------------------------------------------------------------
+
+
+INNER = pa.struct([("x", pa.int64()), ("y", pa.string())])
+NESTED = pa.schema(
+    [
+        ("one", INNER),
+        ("many", pa.list_(pa.list_(INNER))),
+        ("named", pa.map_(pa.string(), INNER)),
+    ]
+)
+WANTED = pa.struct([("z", pa.map_(pa.string(), pa.int32())), ("x", pa.int32())])
+TARGET = pa.schema(
+    [
+        ("named", pa.map_(pa.string(), WANTED)),
+        ("absent", pa.map_(pa.string(), pa.list_(pa.decimal128(5, 2)))),
+        ("many", pa.list_(pa.list_(WANTED))),
+        ("one", WANTED),
+    ]
+)
+NESTED_ROWS: list[dict[str, Any]] = [
+    {"one": None, "many": None, "named": None},
+    {"one": {"x": 1, "y": "a"}, "many": [], "named": []},
+    {"one": {"x": None, "y": "b"}, "many": [[], None], "named": [("k", None)]},
+    {"one": {"x": 4, "y": None}, "many": [[{"x": 5}, None]], "named": [("k", {"x": 6})]},
+]
+
+
+def _expected(value: Any) -> Any:
+    return None if value is None else {"z": None, "x": value.get("x")}
+
+
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("count", range(5))
+def test_projections_of_parts_of_arrays(first: int, count: int) -> None:
+    batch = pa.RecordBatch.from_pylist(NESTED_ROWS, NESTED).slice(first, count)
+    found = projected(batch, TARGET, by_name)
+    found.validate(full=True)
+    assert found.to_pylist() == [
+        {
+            "named": None
+            if row["named"] is None
+            else [(key, _expected(value)) for key, value in row["named"]],
+            "absent": None,
+            "many": None
+            if row["many"] is None
+            else [None if inner is None else [*map(_expected, inner)] for inner in row["many"]],
+            "one": _expected(row["one"]),
+        }
+        for row in NESTED_ROWS[first : first + count]
+    ]
