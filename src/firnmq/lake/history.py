@@ -10,7 +10,8 @@ import importlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -169,14 +170,20 @@ def _of_columns(catalog: OpenCatalog, table: TopicTable, scan: _Scan, shown: Sho
 
 
 def _hidden(table: TopicTable, scan: _Scan) -> dict[int, int]:
-    """Where the table has something of what is wanted that the log has not any more."""
+    """Where the table has something of what is wanted that the log has not any more. Files are
+    looked into, up to the first such row: they may well reach into what the log has."""
     ends = table.ends()
     starts = {
         each.shard: min(each.start_offset, ends.get(each.shard, 0)) for each in scan.plan.shards
     }
     found: dict[int, int] = {}
     for split in scan.splits(table, starts):
-        found.setdefault(split.shard, split.start_offset)
+        if split.shard in found:
+            continue
+        with closing(read_history(split, scan.wanted, ["offset"], scan.options)) as batches:
+            for batch in batches:
+                found[split.shard] = batch.column("offset")[0].as_py()
+                break
     return found
 
 
@@ -353,7 +360,7 @@ def read_history(
     wanted: Wanted,
     columns: Sequence[str],
     options: Mapping[str, str],
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The split's wanted rows in the types of `schema.RAW`, narrowed to the columns."""
     schema = pa.schema([RAW.field(name) for name in columns])
     for rows in _read(split, wanted, options, lambda file: list(columns)):

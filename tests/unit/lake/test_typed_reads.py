@@ -235,7 +235,13 @@ def test_records_as_they_are_are_not_in_a_typed_table(catalog: OpenCatalog) -> N
     # The log begins at 6: what is before is only in the table, and is missed if it is wanted.
     assert hidden(start_offset=6, end_offset=12) == {0: 0}
     assert hidden(Wanted(start_offsets={0: 5}), start_offset=6, end_offset=12) == {0: 5}
+    assert hidden(Wanted(keys=(b"key-4",)), start_offset=6, end_offset=12) == {0: 4}
+    assert hidden(Wanted(tags=("red",)), start_offset=6, end_offset=12) == {0: 1}
+    # The same file has what is left of the log, which nobody misses, and what was deleted.
     assert hidden(Wanted(start_offsets={0: 6}), start_offset=6, end_offset=12) == {}
+    assert hidden(Wanted(keys=(b"key-8",)), start_offset=6, end_offset=12) == {}
+    gone = tuple(range(6))
+    assert hidden(start_offset=6, end_offset=12, holes=gone) == {}
     assert hidden(Wanted(keys=(b"nobody",)), start_offset=6, end_offset=12) == {}
     assert hidden(Wanted(end_timestamp_ms=0), start_offset=6, end_offset=12) == {}
 
