@@ -87,6 +87,8 @@ class Pipeline:
 
     def _stream(self, topic: str) -> DataFrame:
         reader = self._spark.readStream.format("firn").option("bootstrap", self._bootstrap)
+        # Records as they are, also when the lake has a topic's values as columns by now.
+        reader = reader.option("values", "raw")
         return reader.option("topic", topic).option("startingOffsets", "earliest").load()
 
     def _begin(self, name: str, rows: DataFrame, topic: str) -> None:

@@ -312,12 +312,7 @@ def _check_topic(options: dict[str, str], settings: SyncSettings) -> None:
     from firnmq.lake.places import make_plan
     from firnmq.lake.plan import Wanted
 
-    if settings.schema_document is not None:
-        from firnmq.lake.typed import Parser
-
-        Parser.from_document(
-            settings.schema_document, settings.schema_kind, writers=settings.schema_writers
-        )
+    settings.kept_schema()
     make_plan(options, Wanted(shards=()))
 
 

@@ -44,8 +44,9 @@ def sql(
 ) -> None:
     """Run a query of Spark SQL over topics and print its rows.
 
-    Every topic is a table with the columns shard, offset, timestamp, key, value, headers and tags:
-    what has been converted is read from Parquet, the rest from the log up to this moment. Names
+    Every topic is a table with the columns shard, offset, timestamp, key, value, headers and tags,
+    or those of its schema in place of value: what has been converted is read from Parquet, the
+    rest from the log up to this moment. What does not fit a schema is NAME__dead_letters. Names
     with other characters than letters, digits and _ stand in backticks.
     """
     from firnmq.lake.places import resolved

@@ -1,4 +1,4 @@
-"""New columns for a typed table, where its schema has grown."""
+"""A typed table as its newest schema has it: columns that it has not yet, and the schema itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Transaction
     from pyiceberg.types import IcebergType
 
-    from firnmq.lake.typed import Addition
+    from firnmq.lake.typed import Addition, KeptSchema
 
 _log = EventLogger("lake.evolve")
 
@@ -29,18 +29,25 @@ def missing_columns(table: TopicTable, wanted: pa.Schema) -> list[Addition]:
     return additions(existing, wanted)
 
 
-def add_columns(table: TopicTable, wanted: pa.Schema) -> None:
-    """Adds what is missing, in a commit before the first file that has it. Rows from before show
-    null there; a sync that still runs with an older schema goes on adding files without it."""
+def add_columns(table: TopicTable, wanted: pa.Schema, kept: KeptSchema | None = None) -> None:
+    """Adds what is missing, in a commit before the first file that has it, which also keeps the
+    schema. Rows from before show null there; a sync that still runs with an older schema goes on
+    adding files without it."""
+    properties = {} if kept is None else kept.properties()
 
     def attempt(transaction: Transaction, token: str) -> Advanced:
         missing = missing_columns(table, wanted)
-        if not missing:
+        is_kept = properties.items() <= dict(table.properties).items()
+        if not missing and is_kept:
             return Advanced()
-        with transaction.update_schema() as update:
-            for each in missing:
-                update.add_column(each.path, _iceberg_type(each.arrow))
-        _log.info("columns_added", table=table.name, columns=[each.name for each in missing])
+        if missing:
+            with transaction.update_schema() as update:
+                for each in missing:
+                    update.add_column(each.path, _iceberg_type(each.arrow))
+            _log.info("columns_added", table=table.name, columns=[each.name for each in missing])
+        if not is_kept:
+            transaction.set_properties(properties)
+            _log.info("schema_kept", table=table.name)
         return Advanced(snapshot_id=0)
 
     table.commit(attempt, Advanced())

@@ -10,10 +10,12 @@ import importlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -21,10 +23,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from firnmq.errors import FirnError
+from firnmq.lake.peek import SQLITE, Peeked, peek_mode, peek_table
 from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, TablePlace, Wanted
+from firnmq.lake.projection import by_id, by_name, has_ids, identified, projected
 from firnmq.lake.schema import RAW
+from firnmq.lake.typed.kept import KeptSchema
 
 if TYPE_CHECKING:
+    from firnmq.lake.catalog import OpenCatalog
     from firnmq.lake.table import TopicTable
     from firnmq.tiering.stores import ObjectStore
 
@@ -32,7 +38,6 @@ _BATCH_ROWS: Final = 65_536
 _READ_BYTES: Final = 4 * 1024 * 1024
 _SHARD_ID, _OFFSET_ID = 1, 2
 """Field ids of the table's first columns."""
-_SQLITE: Final = "sqlite:///"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999, beyond which Python has no dates and no file is worth excluding."""
@@ -53,6 +58,23 @@ class LakePackageMissing(FirnError):
         self.table = table
 
 
+class NotTyped(FirnError):
+    """Columns are asked for of a topic that has no typed table."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"topic {topic!r} cannot be read as columns: {reason}. Convert it with firn lake sync "
+            "--schema FILE, or read its records as they are with the option values=raw"
+        )
+        self.topic = topic
+
+
+Shown = Literal["raw", "typed", "dead_letters"]
+"""What rows are of a topic: records as they are, values as columns, or what fits no column."""
+Values = Literal["auto", "raw", "typed", "dead_letters"]
+"""What is asked for. `auto`: columns where the topic's table has them."""
+
+
 class HistoryFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Below the table's location."""
@@ -69,24 +91,42 @@ class HistorySplit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     files: tuple[HistoryFile, ...]
     holes: tuple[int, ...] = ()
     dead_keys: tuple[tuple[bytes, int], ...] = ()
+    columns: bytes | None = None
+    """Where rows are not records as they are: the table's Arrow schema with ids, serialised."""
 
 
 class History(NamedTuple):
     ends: dict[int, int]
     """Shard → where the log takes over."""
     splits: list[HistorySplit]
+    shown: Shown = "raw"
+    columns: pa.Schema = RAW
+    """Of the rows, with the types of the table."""
+    table: str = ""
+    schema: KeptSchema | None = None
+    """What values behind the ends are to be parsed by, where the table says so."""
+    hidden: Mapping[int, int] = MappingProxyType({})
+    """Shard → an offset before the log's start that only a table of columns has, where records are
+    asked for as they are."""
 
 
 NOTHING: Final = History({}, [])
 
 
 def plan_history(
-    plan: Plan, wanted: Wanted, options: Mapping[str, str], target_bytes: int
+    plan: Plan,
+    wanted: Wanted,
+    options: Mapping[str, str],
+    target_bytes: int,
+    values: Values = "auto",
 ) -> History:
     """What of the wanted records is in the topic's table. Nothing if there is no such table, or if
-    it does not have the records as they are."""
+    it does not have the records as they are and that is what is asked for."""
     place = plan.table
+    needs_columns = values in ("typed", "dead_letters")
     if place is None or not _is_there(place, plan):
+        if needs_columns:
+            raise NotTyped(plan.topic, "it has no table that can be found from here")
         return NOTHING
     if importlib.util.find_spec("pyiceberg") is None:
         raise LakePackageMissing(place.name)
@@ -95,18 +135,64 @@ def plan_history(
 
     with OpenCatalog(place, options) as catalog:
         table = find_table(catalog, plan.topic, plan.topic_id or None)
-        if table is None or table.mode != "raw":
+        if needs_columns and (table is None or table.mode != "typed"):
+            reason = "it has no table" if table is None else f"its table is {table.mode}"
+            raise NotTyped(plan.topic, reason)
+        if table is None:
             return NOTHING
-        ends = table.ends()
-        return History(ends, _splits(table, ends, plan, wanted, options, target_bytes))
+        scan = _Scan(plan, wanted, options, target_bytes)
+        if table.mode == "typed" and values != "raw":
+            return _of_columns(
+                catalog, table, scan, "dead_letters" if values == "dead_letters" else "typed"
+            )
+        if table.mode == "raw":
+            ends = table.ends()
+            return History(ends, scan.splits(table, ends), table=table.name)
+        return History({}, [], table=table.name, hidden=_hidden(table, scan))
+
+
+def _of_columns(catalog: OpenCatalog, table: TopicTable, scan: _Scan, shown: Shown) -> History:
+    from firnmq.lake.catalog import DEAD_LETTERS
+    from firnmq.lake.table import find_table
+
+    schema = KeptSchema.found(table.properties)
+    if shown == "dead_letters":
+        dead = find_table(
+            catalog, scan.plan.topic, scan.plan.topic_id or None, namespace=DEAD_LETTERS
+        )
+        if dead is None:
+            raise NotTyped(scan.plan.topic, "it has no table of dead letters yet")
+        table = dead
+    ends, columns = table.ends(), table.columns()
+    known = columns.serialize().to_pybytes()
+    splits = [msgspec.structs.replace(each, columns=known) for each in scan.splits(table, ends)]
+    return History(ends, splits, shown, columns, table.name, schema)
+
+
+def _hidden(table: TopicTable, scan: _Scan) -> dict[int, int]:
+    """Where the table has something of what is wanted that the log has not any more. Files are
+    looked into, up to the first such row: they may well reach into what the log has."""
+    ends = table.ends()
+    starts = {
+        each.shard: min(each.start_offset, ends.get(each.shard, 0)) for each in scan.plan.shards
+    }
+    found: dict[int, int] = {}
+    for split in scan.splits(table, starts):
+        if split.shard in found:
+            continue
+        with closing(read_history(split, scan.wanted, ["offset"], scan.options)) as batches:
+            for batch in batches:
+                found[split.shard] = batch.column("offset")[0].as_py()
+                break
+    return found
 
 
 def _is_there(place: TablePlace, plan: Plan) -> bool:
     """Whether the catalog may have something: one in a file is not made just by looking."""
-    if not place.catalog.startswith(_SQLITE):
+    if not place.catalog.startswith(SQLITE):
         return True
-    if Path(place.catalog.removeprefix(_SQLITE)).exists():
-        return True
+    if Path(place.catalog.removeprefix(SQLITE)).exists():
+        return peek_table(place, plan.topic) is not Peeked.NO_TABLE
     from firnmq.lake.machine import machine_id
 
     if plan.machine is not None and plan.machine != machine_id():
@@ -118,6 +204,14 @@ def _is_there(place: TablePlace, plan: Plan) -> bool:
     return False
 
 
+def is_certainly_raw(plan: Plan, options: Mapping[str, str]) -> bool:
+    """Whether a look into the catalog is enough to know that records are shown as they are."""
+    place = plan.table
+    if place is None or not _is_there(place, plan):
+        return True
+    return peek_mode(place, plan.topic, options) == "raw"
+
+
 class _Known(NamedTuple):
     """What the catalog says of a file."""
 
@@ -127,40 +221,43 @@ class _Known(NamedTuple):
     last_offset: int
 
 
-def _splits(
-    table: TopicTable,
-    ends: Mapping[int, int],
-    plan: Plan,
-    wanted: Wanted,
-    options: Mapping[str, str],
-    target_bytes: int,
-) -> list[HistorySplit]:
-    location = table.location.rstrip("/")
-    shards = {each.shard: each for each in plan.shards}
-    found: dict[int, list[_Known]] = {}
-    for task in table.iceberg.scan(row_filter=_row_filter(wanted)).plan_files():
-        known = _known(task.file, location)
-        start, end = _bounds(known.shard, ends, wanted)
-        if known.last_offset >= start and known.first_offset < end:
-            found.setdefault(known.shard, []).append(known)
-    kept = _with_keys(found, location, wanted, options)
-    splits = []
-    for shard in sorted(kept):
-        start, end = _bounds(shard, ends, wanted)
-        for files in _grouped(kept[shard], target_bytes):
-            part = shards.get(shard)
-            splits.append(
-                HistorySplit(
-                    location=location,
-                    shard=shard,
-                    start_offset=start,
-                    end_offset=end,
-                    files=tuple(each.file for each in files),
-                    holes=_holes(part, files),
-                    dead_keys=() if part is None else part.dead_keys,
+class _Scan(NamedTuple):
+    """What is looked for in a table, and how much of it is one task's."""
+
+    plan: Plan
+    wanted: Wanted
+    options: Mapping[str, str]
+    target_bytes: int
+
+    def splits(self, table: TopicTable, ends: Mapping[int, int]) -> list[HistorySplit]:
+        """Of the wanted rows below these ends."""
+        wanted = self.wanted
+        location = table.location.rstrip("/")
+        shards = {each.shard: each for each in self.plan.shards}
+        found: dict[int, list[_Known]] = {}
+        for task in table.iceberg.scan(row_filter=_row_filter(wanted)).plan_files():
+            known = _known(task.file, location)
+            start, end = _bounds(known.shard, ends, wanted)
+            if start < end and known.last_offset >= start and known.first_offset < end:
+                found.setdefault(known.shard, []).append(known)
+        kept = _with_keys(found, location, wanted, self.options)
+        splits = []
+        for shard in sorted(kept):
+            start, end = _bounds(shard, ends, wanted)
+            for files in _grouped(kept[shard], self.target_bytes):
+                part = shards.get(shard)
+                splits.append(
+                    HistorySplit(
+                        location=location,
+                        shard=shard,
+                        start_offset=start,
+                        end_offset=end,
+                        files=tuple(each.file for each in files),
+                        holes=_holes(part, files),
+                        dead_keys=() if part is None else part.dead_keys,
+                    )
                 )
-            )
-    return splits
+        return splits
 
 
 def _bounds(shard: int, ends: Mapping[int, int], wanted: Wanted) -> tuple[int, int]:
@@ -263,22 +360,51 @@ def read_history(
     wanted: Wanted,
     columns: Sequence[str],
     options: Mapping[str, str],
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The split's wanted rows in the types of `schema.RAW`, narrowed to the columns."""
+    schema = pa.schema([RAW.field(name) for name in columns])
+    for rows in _read(split, wanted, options, lambda file: list(columns)):
+        yield rows.select(list(columns)).cast(schema)
+
+
+def read_columns(
+    split: HistorySplit, wanted: Wanted, target: pa.Schema, options: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """The split's wanted rows with columns of the table, in the types of the target."""
+    assert split.columns is not None
+    known = identified(target, pa.ipc.read_schema(pa.BufferReader(split.columns)))
+    wanted_ids = {by_id(field) for field in known}
+
+    def needed(file: pa.Schema) -> list[str]:
+        if not has_ids(file):
+            return [name for name in target.names if name in file.names]
+        return [field.name for field in file if by_id(field) in wanted_ids]
+
+    for rows in _read(split, wanted, options, needed):
+        # A file without ids was written by somebody else, for whom names are what counts.
+        yield projected(rows, known, by_id if has_ids(rows.schema) else by_name)
+
+
+def _read(
+    split: HistorySplit,
+    wanted: Wanted,
+    options: Mapping[str, str],
+    needed: Callable[[pa.Schema], list[str]],
+) -> Iterator[pa.RecordBatch]:
+    """Rows that count, with the needed columns of each file, and those that say which count."""
     from firnmq.lake.catalog import warehouse_store
 
-    schema = pa.schema([RAW.field(name) for name in columns])
     judge = _Judge(split, wanted)
-    names = list(dict.fromkeys((*columns, *judge.columns)))
     store = warehouse_store(split.location, options)
     try:
         for file in split.files:
             with _parquet(store, split.location, file) as source:
+                names = list(dict.fromkeys((*needed(source.schema_arrow), *judge.columns)))
                 groups = judge.row_groups(source.metadata)
                 for batch in source.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names):
                     rows = judge.wanted(batch)
                     if rows.num_rows:
-                        yield rows.select(list(columns)).cast(schema)
+                        yield rows
     finally:
         store.close()
 

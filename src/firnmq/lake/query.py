@@ -20,6 +20,8 @@ _TEXT: Final = re.compile(
     r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|--[^\n]*|/\*.*?\*/", re.S
 )
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DEAD_LETTERS: Final = "__dead_letters"
+"""Behind a topic's name: the records that do not fit its schema."""
 _SCAN: Final = re.compile(r"RelationV2\[[^\]]*\] firn\b")
 
 
@@ -58,6 +60,22 @@ def views_for(query: str, topics: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def dead_letter_views(query: str, topics: Iterable[str]) -> dict[str, str]:
+    """View → topic, for the dead letters that the query names."""
+    topics = list(topics)
+    taken = {name.lower() for topic in topics for name in (topic, table_name(topic))}
+    names = {
+        name.lower().removesuffix(_DEAD_LETTERS): name.lower()
+        for name in names_in(query)
+        if name.lower().endswith(_DEAD_LETTERS) and name.lower() not in taken
+    }
+    found = {}
+    for name, view in names.items():
+        for topic in views_for(f"`{name}`", topics).values():
+            found[view] = topic
+    return found
+
+
 def run_query(
     spark: SparkSession,
     query: str,
@@ -67,7 +85,13 @@ def run_query(
     """The query's result, to be used once. Without `topics`, the node is asked which there are."""
     register(spark)
     given = known_topics(options) if topics is None else [check_topic_name(each) for each in topics]
-    views = views_for(query, given)
+    views = [
+        *((view, topic, {}) for view, topic in views_for(query, given).items()),
+        *(
+            (view, topic, {"values": "dead_letters"})
+            for view, topic in dead_letter_views(query, given).items()
+        ),
+    ]
     _make_views(spark, views, options)
     found = spark.sql(query)
     if views and _reads_each_once(found, len(views)):
@@ -76,9 +100,14 @@ def run_query(
     return found
 
 
-def _make_views(spark: SparkSession, views: Mapping[str, str], options: Mapping[str, str]) -> None:
-    for view, topic in views.items():
-        frame = spark.read.format("firn").options(**options).option("topic", topic).load()
+def _make_views(
+    spark: SparkSession,
+    views: Iterable[tuple[str, str, Mapping[str, str]]],
+    options: Mapping[str, str],
+) -> None:
+    for view, topic, more in views:
+        reader = spark.read.format("firn").options(**options).options(**more)
+        frame = reader.option("topic", topic).load()
         frame.createOrReplaceTempView(f"`{view}`")
 
 

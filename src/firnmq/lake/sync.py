@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -29,6 +29,9 @@ from firnmq.lake.splits import split_plan
 from firnmq.lake.table import Advance, CommitGivenUp, TopicTable, make_table
 from firnmq.lake.twofold import commit_both, finish_pending
 from firnmq.lake.wire import NodeUnreachable
+
+if TYPE_CHECKING:
+    from firnmq.lake.typed import KeptSchema
 
 _MIB: Final = 1024 * 1024
 _RETRY_S: Final = 1.0
@@ -107,6 +110,14 @@ class SyncSettings:
     @property
     def mode(self) -> str:
         return "raw" if self.schema_document is None else "typed"
+
+    def kept_schema(self) -> KeptSchema | None:
+        """What a typed table keeps for its readers; SchemaRefused where it is no good."""
+        if self.schema_document is None:
+            return None
+        from firnmq.lake.typed import KeptSchema
+
+        return KeptSchema.of(self.schema_document, self.schema_kind, self.schema_writers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,15 +288,20 @@ class TopicSync:
             )
         if self._catalog is None:
             self._catalog = OpenCatalog(plan.table, self._options)
-        names = {"topic": plan.topic, "topic_id": plan.topic_id, "cluster": plan.cluster}
+        names: dict[str, Any] = {
+            "topic": plan.topic,
+            "topic_id": plan.topic_id,
+            "cluster": plan.cluster,
+        }
         settings = self._settings
-        schema = self._row_schema()
+        schema, kept = self._row_schema(), settings.kept_schema()
         table = make_table(
             self._catalog,
             **names,
             schema=schema,
             partition=settings.partition,
             mode=settings.mode,
+            properties={} if kept is None else kept.properties(),
         )
         if table.mode != settings.mode:
             raise InvalidArgument(
@@ -293,11 +309,11 @@ class TopicSync:
                 f"table {table.name} is {table.mode}, and this sync would be {settings.mode}; "
                 "a table keeps its mode",
             )
-        if settings.mode == "typed":
+        if kept is not None:
             from firnmq.lake.evolve import add_columns
             from firnmq.lake.typed import DEAD_LETTERS as DEAD_LETTER_ROWS
 
-            add_columns(table, schema)
+            add_columns(table, schema, kept)
             self._dead = make_table(
                 self._catalog,
                 **names,
@@ -314,15 +330,12 @@ class TopicSync:
             self._source.report(plan.topic_id, table.ends())
 
     def _row_schema(self) -> pa.Schema:
-        settings = self._settings
-        if settings.schema_document is None:
+        kept = self._settings.kept_schema()
+        if kept is None:
             return RAW
-        from firnmq.lake.typed import Parser, typed_schema
+        from firnmq.lake.typed import typed_schema
 
-        parser = Parser.from_document(
-            settings.schema_document, settings.schema_kind, writers=settings.schema_writers
-        )
-        return typed_schema(parser)
+        return typed_schema(kept.parser())
 
     def _work(self, plan: Plan) -> RoundDone | None:
         """Takes out what was deleted, then adds one commit's worth; None if there is nothing to

@@ -186,11 +186,15 @@ class TopicTable:
         """Shard → first offset that is not in the table; absent: nothing of the shard is."""
         return shard_ends(self.properties)
 
-    def numbered(self, wanted: pa.Schema) -> pa.Schema:
-        """The columns with the ids that they have in the table, which files must carry."""
+    def columns(self) -> pa.Schema:
+        """The table's columns as they are now, with their ids."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-        known = schema_to_pyarrow(self._table.schema(), include_field_ids=True)
+        return schema_to_pyarrow(self._table.schema(), include_field_ids=True)
+
+    def numbered(self, wanted: pa.Schema) -> pa.Schema:
+        """The columns with the ids that they have in the table, which files must carry."""
+        known = self.columns()
         return pa.schema([_with_id(each, known.field(each.name)) for each in wanted])
 
     def advance(
@@ -352,8 +356,12 @@ def make_table(
     partition: str = "day",
     mode: str = "raw",
     namespace: str = TOPICS,
+    properties: Mapping[str, str] | None = None,
 ) -> TopicTable:
-    """The topic's table, made if it is not there. Several may make it at once: one is made."""
+    """The topic's table, made if it is not there. Several may make it at once: one is made.
+
+    `properties` are for one that is made, besides those that all have.
+    """
     from pyiceberg.exceptions import TableAlreadyExistsError
 
     found = find_table(catalog, topic, topic_id, namespace=namespace)
@@ -378,6 +386,7 @@ def make_table(
                 TOPIC_ID: topic_id,
                 CLUSTER: cluster,
                 MODE: mode,
+                **(properties or {}),
             },
         )
     except TableAlreadyExistsError:

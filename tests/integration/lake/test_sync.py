@@ -14,6 +14,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from firnmq.lake.convert import Conversion, Task
+from firnmq.lake.peek import peek_mode
+from firnmq.lake.places import make_plan
+from firnmq.lake.plan import Wanted
 from firnmq.lake.runner import SparkRunner
 from firnmq.lake.spark.columns import RECORD
 from firnmq.lake.spark.options import read_options
@@ -170,6 +173,9 @@ def test_a_warehouse_in_a_bucket(
     sent += produce(node, topic, numbered(40))
     sync_here(options, SparkRunner(spark))
     assert rows_of(options) == sorted(each.row for each in sent)
+    place = make_plan(options, Wanted(shards=())).table
+    assert place is not None
+    assert peek_mode(place, topic, options) == "raw"
 
 
 def delete_below(node: NodeProcess, topic: str, offset: int) -> None:

@@ -25,7 +25,7 @@ from firnmq.lake.schema import RAW
 from firnmq.lake.spark.columns import RECORD, arrow_schema
 from firnmq.lake.spark.encoding import RowEncoder, key_hashes
 from firnmq.lake.spark.filters import Limits, narrow
-from firnmq.lake.spark.options import read_options, write_options
+from firnmq.lake.spark.options import read_options, shown_options, write_options
 from firnmq.lake.spark.streaming import limited
 from firnmq.record import Compression, decode
 
@@ -232,3 +232,18 @@ def test_rows_become_batches() -> None:
         numbers = [int((value or b"").removeprefix(b"v")) for value in values]
         assert numbers == sorted(numbers)
     assert {b"v0", b"v2", b"v4"} <= set(seen[0])
+
+
+def test_what_rows_are() -> None:
+    given = {"bootstrap": "a:1", "topic": "t"}
+    assert read_options(given).values == "auto"
+    assert read_options({**given, "values": "Typed"}).values == "typed"
+    # Without the table there are only records as they are.
+    assert read_options({**given, "table": "never"}).values == "raw"
+    for values in ("typed", "dead_letters"):
+        with pytest.raises(InvalidArgument, match="table=never"):
+            read_options({**given, "table": "never", "values": values})
+    with pytest.raises(InvalidArgument, match="none of auto, raw, typed, dead_letters"):
+        read_options({**given, "values": "json"})
+    # Which columns there are is asked before it is known whether it is a stream.
+    assert shown_options({**given, "values": "raw", "maxRowsPerTrigger": "5"}).values == "raw"

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from firnmq.config.names import check_topic_name
 from firnmq.errors import InvalidArgument
+from firnmq.lake.history import Values
 from firnmq.lake.plan import Wanted
 from firnmq.record import Compression
 
@@ -34,10 +35,11 @@ OPEN: Final = ("warehouse.", "catalog.")
 """What begins like this is for the store with the tables' files and for the catalog."""
 READ: Final = (
     *("shards", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("key", "keys", "tag", "tags", "table", "splitBytes", "pushFilters"),
+    *("key", "keys", "tag", "tags", "table", "values", "splitBytes", "pushFilters"),
     *("maxRowsPerTrigger", "availableNow", "failOnDataLoss"),
 )
 WRITE: Final = ("compression", "batchBytes", "transactionTimeoutMs", "writeId")
+VALUES: Final[tuple[Values, ...]] = ("auto", "raw", "typed", "dead_letters")
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """What Spark gives to every sink of a stream."""
 
@@ -70,6 +72,8 @@ class ReadOptions:
     """Everything but the offsets, which may depend on what there is."""
     takes_filters: bool = False
     uses_table: bool = True
+    values: Values = "auto"
+    """What rows are. `auto` only until it is known what the topic's table has."""
     split_bytes: int = _SPLIT_BYTES
     max_rows: int | None = None
     is_available_now: bool = False
@@ -110,6 +114,19 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def shown_options(given: Mapping[str, str]) -> ReadOptions:
+    """What says which columns there are, for whoever does not know yet whether it is a stream."""
+    options = check_names(given)
+    return ReadOptions(
+        connection=_connection(options),
+        starting=Offsets(edge="earliest"),
+        ending=Offsets(edge="latest"),
+        wanted=Wanted(),
+        uses_table=_choice(options, "table", ("auto", "never")) != "never",
+        values=_values(options),
+    )
+
+
 def read_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
     options = check_names(given)
     starting = _offsets(options, "startingOffsets", "earliest")
@@ -138,6 +155,7 @@ def read_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOp
         ),
         takes_filters=_choice(options, "pushFilters", ("false", "true")) == "true",
         uses_table=_choice(options, "table", ("auto", "never")) != "never",
+        values=_values(options),
         split_bytes=_number(options, "splitBytes", lowest=1) or _SPLIT_BYTES,
         max_rows=_number(options, "maxRowsPerTrigger", lowest=1),
         is_available_now=_choice(options, "availableNow", ("false", "true")) == "true",
@@ -188,6 +206,18 @@ def _connection(options: Mapping[str, str]) -> dict[str, str]:
         for name, value in options.items()
         if name in CONNECTION or name.startswith(OPEN)
     }
+
+
+def _values(options: Mapping[str, str]) -> Values:
+    text = _choice(options, "values", VALUES)
+    chosen = next(each for each in VALUES if each == text)
+    if _choice(options, "table", ("auto", "never")) != "never":
+        return chosen
+    if chosen in ("typed", "dead_letters"):
+        raise InvalidArgument(
+            "values", f"{chosen} needs the topic's table, and table=never leaves it out"
+        )
+    return "raw"
 
 
 def _offsets(options: Mapping[str, str], name: str, default: Edge) -> Offsets:

@@ -7,17 +7,28 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
+from pyspark.sql.types import StructType
 
 from firnmq.errors import FirnError, ShardNotFound
-from firnmq.lake.history import NOTHING, History, HistorySplit, plan_history
+from firnmq.lake.history import (
+    NOTHING,
+    History,
+    HistorySplit,
+    Shown,
+    is_certainly_raw,
+    plan_history,
+)
 from firnmq.lake.places import make_plan
 from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, Split, Wanted
+from firnmq.lake.spark.columns import RECORD, check_schema, spark_schema
 from firnmq.lake.spark.filters import Limits
 from firnmq.lake.spark.options import Edge, ReadOptions
 from firnmq.lake.splits import split_plan
+from firnmq.lake.tail import ParsedSplit
+from firnmq.lake.typed.kept import SchemaNotKept
 from firnmq.lake.wire import EARLIEST, LATEST, WireClient, patiently
 
-Piece = Split | HistorySplit
+Piece = Split | HistorySplit | ParsedSplit
 
 _NOTHING_YET: Final = 0
 
@@ -30,6 +41,21 @@ class RecordsGone(FirnError):
             f"shard {shard} of {topic!r} begins at offset {start:,}; those from {offset:,} on were "
             "removed by retention before they were read. Set failOnDataLoss to false to go on "
             "without them"
+        )
+        self.shard = shard
+        self.offset = offset
+        self.start = start
+
+
+class HistoryIsTyped(FirnError):
+    """Records are asked for as they are, and some are only left as rows of a typed table."""
+
+    def __init__(self, topic: str, table: str, shard: int, offset: int, start: int) -> None:
+        super().__init__(
+            f"shard {shard} of {topic!r} begins at offset {start:,}; earlier ones, from {offset:,} "
+            f"on, are only in the table {table}, as columns: read them with the option "
+            "values=typed. Begin later by startingOffsets, or set failOnDataLoss to false or table "
+            "to never, to read what is in the log alone"
         )
         self.shard = shard
         self.offset = offset
@@ -146,32 +172,75 @@ def _resolved(place: int | Edge, edges: Mapping[Edge, int]) -> int:
     return place if isinstance(place, int) else edges[place]
 
 
-def table_ends(options: ReadOptions) -> dict[int, int]:
-    """How far the topic's table goes, if there is one."""
-    plan = make_plan(options.connection, Wanted(shards=()))
-    return plan_history(plan, Wanted(shards=()), options.connection, options.split_bytes).ends
+class Frame(NamedTuple):
+    """What a topic's rows are, and their columns."""
+
+    shown: Shown
+    columns: StructType
+
+
+def frame_of(options: ReadOptions) -> Frame:
+    """As of now; the catalog is asked where the options leave it open."""
+    if options.values == "raw":
+        return Frame("raw", RECORD)
+    wanted = Wanted(shards=())
+    plan = make_plan(options.connection, wanted)
+    if options.values == "auto" and is_certainly_raw(plan, options.connection):
+        return Frame("raw", RECORD)
+    history = plan_history(plan, wanted, options.connection, options.split_bytes, options.values)
+    return Frame(history.shown, _columns(history))
+
+
+def _columns(history: History) -> StructType:
+    return RECORD if history.shown == "raw" else spark_schema(history.columns)
+
+
+def earliest_of(options: ReadOptions, bounds: Bounds) -> dict[int, int]:
+    """Where the earliest records are if those in the topic's table count."""
+    plan = make_plan(options.connection, Wanted(shards=options.wanted.shards))
+    # Only whoever wants records as they are may find that a table hides some.
+    wanted = options.wanted if options.values == "raw" else Wanted(shards=())
+    history = plan_history(plan, wanted, options.connection, options.split_bytes, options.values)
+    _check_hidden(options, plan, history)
+    return {
+        shard: 0 if history.ends.get(shard) else start for shard, start in bounds.starts.items()
+    }
 
 
 def plan_pieces(
     options: ReadOptions,
     wanted: Wanted,
     *,
+    schema: StructType | None = None,
     demanded: Mapping[int, int] | None = None,
     topic_id: str | None = None,
 ) -> list[Piece]:
     """What tasks have to read: every wanted record once, from the table or from the log.
 
-    `demanded` are offsets from which on nothing may be missing. The topic must have the id, if one
-    is given.
+    `schema` are the columns that rows must have. `demanded` are offsets from which on nothing may
+    be missing. The topic must have the id, if one is given.
     """
     plan = make_plan(options.connection, wanted)
     if topic_id is not None and plan.topic_id != topic_id:
         raise TopicReplaced(options.topic, topic_id, plan.topic_id)
     history = NOTHING
     if options.uses_table:
-        history = plan_history(plan, wanted, options.connection, options.split_bytes)
+        history = plan_history(
+            plan, wanted, options.connection, options.split_bytes, options.values
+        )
+    if schema is not None:
+        check_schema(schema, _columns(history))
+    _check_hidden(options, plan, history)
     _check_gone(options, plan, history, wanted, demanded or {})
-    return [*history.splits, *split_plan(plan, _behind(wanted, plan, history), options.split_bytes)]
+    tail = split_plan(plan, _behind(wanted, plan, history), options.split_bytes)
+    if history.shown == "raw":
+        return [*history.splits, *tail]
+    if not tail:
+        return [*history.splits]
+    if history.schema is None:
+        raise SchemaNotKept(history.table)
+    parsed = [ParsedSplit(split=each, schema=history.schema, part=history.shown) for each in tail]
+    return [*history.splits, *parsed]
 
 
 def _behind(wanted: Wanted, plan: Plan, history: History) -> Wanted:
@@ -180,6 +249,17 @@ def _behind(wanted: Wanted, plan: Plan, history: History) -> Wanted:
     for each in plan.shards:
         starts[each.shard] = max(starts.get(each.shard, 0), history.ends.get(each.shard, 0))
     return msgspec.structs.replace(wanted, start_offsets=starts)
+
+
+def _check_hidden(options: ReadOptions, plan: Plan, history: History) -> None:
+    for each in plan.shards:
+        offset = history.hidden.get(each.shard)
+        if offset is None:
+            continue
+        error = HistoryIsTyped(plan.topic, history.table, each.shard, offset, each.start_offset)
+        if options.fails_on_loss:
+            raise error
+        warnings.warn(str(error), stacklevel=2)
 
 
 def _check_gone(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from firnmq.lake.history import HistorySplit, read_history
+from firnmq.lake.history import HistorySplit, read_columns, read_history
 from firnmq.lake.plan import Wanted
 from firnmq.lake.spark.columns import arrow_schema, check_schema, shaped
 from firnmq.lake.spark.filters import Limits, narrow
@@ -35,7 +35,8 @@ class FirnReader(DataSourceReader):
     """One read of a topic."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        check_schema(schema)
+        if options.values == "raw":
+            check_schema(schema)
         self._options = options
         self._schema = schema
         self._limits = Limits(wanted=options.wanted)
@@ -52,7 +53,7 @@ class FirnReader(DataSourceReader):
             for shard, place in options.starting.of_shards.items()
             if isinstance(place, int)
         }
-        pieces = plan_pieces(options, wanted, demanded=demanded)
+        pieces = plan_pieces(options, wanted, schema=self._schema, demanded=demanded)
         return [
             PiecePartition(
                 piece, wanted, is_demanded=options.fails_on_loss and piece.shard in demanded
@@ -88,6 +89,7 @@ def read_piece(
         return
     from firnmq.lake.reading import read_split
     from firnmq.lake.spark.planning import RecordsGone
+    from firnmq.lake.tail import ParsedSplit, read_parsed
 
     def lost(start: int, end: int) -> None:
         if partition.is_demanded:
@@ -98,8 +100,13 @@ def read_piece(
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        if isinstance(piece, HistorySplit):
-            batches = read_history(piece, wanted, target.names, options.connection)
+        if isinstance(piece, ParsedSplit):
+            batches = read_parsed(piece, wanted, target, options.connection, lost=lost)
+        elif isinstance(piece, HistorySplit):
+            if piece.columns is None:
+                batches = read_history(piece, wanted, target.names, options.connection)
+            else:
+                batches = read_columns(piece, wanted, target, options.connection)
         else:
             batches = read_split(piece, wanted, target.names, options.connection, lost=lost)
         for batch in batches:

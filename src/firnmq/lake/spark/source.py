@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -14,11 +15,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.spark.columns import RECORD
-from firnmq.lake.spark.options import check_names, read_options, write_options
+from firnmq.lake.spark.options import ReadOptions, read_options, shown_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from firnmq.lake.history import Shown
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -30,21 +32,33 @@ class FirnDataSource(DataSource):
     def name(cls) -> str:
         return "firn"
 
+    _shown: Shown | None = None
+    """What rows were when Spark asked for their columns: it stays so, whatever a sync does then."""
+
     def schema(self) -> StructType:
-        check_names(self.options)  # The first thing that is asked for.
-        return RECORD
+        from firnmq.lake.spark.planning import frame_of
+
+        self._shown, columns = frame_of(shown_options(self.options))
+        return columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from firnmq.lake.spark.reading import FilteringReader, FirnReader
 
-        options = read_options(self.options)
+        options = self._settled(read_options(self.options))
         kind = FilteringReader if options.takes_filters else FirnReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from firnmq.lake.spark.planning import frame_of
         from firnmq.lake.spark.streaming import FirnStreamReader
 
-        return FirnStreamReader(read_options(self.options, is_stream=True), schema)
+        options = self._settled(read_options(self.options, is_stream=True))
+        if options.values == "auto":
+            options = replace(options, values=frame_of(options).shown)
+        return FirnStreamReader(options, schema)
+
+    def _settled(self, options: ReadOptions) -> ReadOptions:
+        return options if self._shown is None else replace(options, values=self._shown)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from firnmq.lake.spark.writing import FirnWriter

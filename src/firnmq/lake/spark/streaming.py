@@ -22,6 +22,7 @@ from firnmq.lake.spark.planning import (
     Bounds,
     StreamAhead,
     TopicReplaced,
+    earliest_of,
     plan_pieces,
     read_bounds,
 )
@@ -54,7 +55,8 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     """Plans the micro-batches of a stream; used by one thread on the driver."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        check_schema(schema)
+        if options.values == "raw":
+            check_schema(schema)
         self._options = options
         self._schema = schema
         self._planned: Position | None = None
@@ -128,7 +130,13 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
     # ---------------------------------------------------------------------------------------------
 
     def _pieces(self, wanted: Wanted, topic_id: str) -> list[Any]:
-        return plan_pieces(self._options, wanted, demanded=wanted.start_offsets, topic_id=topic_id)
+        return plan_pieces(
+            self._options,
+            wanted,
+            schema=self._schema,
+            demanded=wanted.start_offsets,
+            topic_id=topic_id,
+        )
 
     def _check_reached(self, begin: Position, ends: Position) -> None:
         options = self._options
@@ -146,7 +154,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             raise InvalidArgument("startingOffsets", f"there is no shard {min(unknown)}")
         earliest = bounds.starts
         if options.uses_table and "earliest" in {options.starting.at(each) for each in earliest}:
-            earliest = self._with_table(bounds)
+            earliest = earliest_of(options, bounds)
         if options.wanted.min_timestamp_ms is not None and "bootstrap" in options.connection:
             earliest = self._since(options.wanted.min_timestamp_ms, bounds, earliest)
         first: Position = {}
@@ -155,13 +163,6 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             place = options.starting.at(shard)
             first[shard] = place if isinstance(place, int) else edges[place]
         return first
-
-    def _with_table(self, bounds: Bounds) -> Position:
-        """Where the earliest records are if those in the topic's table count."""
-        from firnmq.lake.spark.planning import table_ends
-
-        ends = table_ends(self._options)
-        return {shard: 0 if ends.get(shard) else start for shard, start in bounds.starts.items()}
 
     def _since(self, time_ms: int, bounds: Bounds, earliest: Position) -> Position:
         """The offsets from which on records have such a time, unless they are older than the log.
