@@ -78,7 +78,8 @@ _OPTIONS = (
     click.option(
         "--warehouse",
         metavar="URL",
-        help="Folder of the tables: file:///path or s3://bucket/prefix.  [default: the node's]",
+        help="Folder of the tables: file:///path or s3://bucket/prefix; with a REST catalog, "
+        "its name for one of its own.  [default: the node's]",
     ),
     click.option(
         "--option",
@@ -159,7 +160,8 @@ def source_options(
         options |= _of_lake(config_path)
     options |= {name: value for name, value in given.items() if value is not None}
     options |= _checked(pairs(others, "--option"))
-    if "://" not in options.get("warehouse", "://"):
+    is_named = options.get("catalog", "").startswith(("http://", "https://"))
+    if not is_named and "://" not in options.get("warehouse", "://"):
         raise InvalidArgument(
             "warehouse", f"{options['warehouse']!r} is not like file:///path or s3://bucket/prefix"
         )

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
-from firnmq.lake.plan import OFFSET_END, Plan, SegmentPlan, ShardPlan, TablePlace, Wanted
+from firnmq.lake.plan import OFFSET_END, Plan, SegmentPlan, ShardPlan, TablePlace, Wanted, is_rest
 from firnmq.lake.wire import EARLIEST, HTTP_URL, LATEST, WireClient, split_address
 
 DIRECTORY_GROUP: Final = "firnmq.directories"
@@ -256,18 +256,22 @@ def _topic(options: Mapping[str, str]) -> str:
 
 def _with_table(plan: Plan, options: Mapping[str, str]) -> Plan:
     """The plan with the catalog and the warehouse that the options name, if they do."""
-    catalog, warehouse = options.get("catalog"), options.get("warehouse")
-    before = plan.table
-    if catalog is None and warehouse is None:
+    if "catalog" not in options and "warehouse" not in options:
         return plan
-    if before is None and (catalog is None or warehouse is None):
+    before = plan.table
+    catalog = options.get("catalog", "" if before is None else before.catalog)
+    warehouse = options.get("warehouse")
+    # What a REST catalog calls a warehouse is its own; no other catalog knows it.
+    if (warehouse is None and before is not None) and (
+        catalog == before.catalog or not (is_rest(catalog) or is_rest(before.catalog))
+    ):
+        warehouse = before.warehouse
+    if warehouse is None and is_rest(catalog):
+        warehouse = ""
+    if not catalog or warehouse is None:
         raise InvalidArgument("catalog", "give both catalog and warehouse, or neither")
     name = f"topics.{plan.topic.replace('.', '_')}"
-    table = TablePlace(
-        catalog=catalog or (before.catalog if before else ""),
-        warehouse=warehouse or (before.warehouse if before else ""),
-        name=before.name if before else name,
-    )
+    table = TablePlace(catalog=catalog, warehouse=warehouse, name=before.name if before else name)
     return msgspec.structs.replace(plan, table=table)
 
 

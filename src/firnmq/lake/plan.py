@@ -104,13 +104,19 @@ class StorePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow_http: bool = False
 
 
+def is_rest(catalog: str) -> bool:
+    """Whether it is the address of a catalog that is asked by HTTP."""
+    return catalog.startswith(("http://", "https://"))
+
+
 class TablePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the topic's Iceberg table is, or would be."""
 
     catalog: str
     """`sqlite:////path/catalog.db`, or the http(s) address of a REST catalog."""
     warehouse: str
-    """URL of the folder that holds the tables: file:// or s3://."""
+    """URL of the folder that holds the tables: file:// or s3://. What a REST catalog calls one of
+    its own, or empty: the one that it has."""
     name: str
     """`topics.clicks`."""
 

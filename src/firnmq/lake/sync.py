@@ -215,6 +215,8 @@ class TopicSync:
                 *(NodeUnreachable, StoreUnavailable, CatalogFailed),
                 *(CommitGivenUp, ConversionFailed),
             ) as error:
+                if isinstance(error, CatalogFailed) and not error.is_passing:
+                    raise
                 failures += 1
                 wait_s = min(_RETRY_S * 2**failures, _RETRY_S_MAX)
                 _log.warning("sync_waits", reason=str(error), wait_s=wait_s)

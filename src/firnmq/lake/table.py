@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from firnmq.errors import FirnError, NotFound
 from firnmq.eventlog import EventLogger
-from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, OpenCatalog, table_name
+from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, CatalogFailed, OpenCatalog, table_name
 from firnmq.lake.datafiles import appending, iceberg_files
 from firnmq.lake.parquet import PARTITIONS, DataFile
 
@@ -42,6 +42,8 @@ _SHARD_END: Final = re.compile(r"firn\.shard\.(\d+)\.end")
 _COMMIT_ATTEMPTS: Final = 20
 _COMMIT_WAIT_S: Final = 0.05
 _COMMIT_WAIT_S_MAX: Final = 2.0
+_COMMIT_S_MAX: Final = 180.0
+"""Attempts begin within this time of the first: a catalog may also not answer at all."""
 _SHARD_ID, _OFFSET_ID, _TIMESTAMP_ID = 1, 2, 3
 """Field ids: columns are numbered from 1 in their order, and these come first."""
 
@@ -172,7 +174,13 @@ class TopicTable:
         return str(self._table.spec().fields[0].transform)
 
     def reload(self) -> TopicTable:
-        self._table = self._catalog.iceberg.load_table(self._table.name())
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            with self._catalog.asking():
+                self._table = self._catalog.iceberg.load_table(self._table.name())
+        except NoSuchTableError:
+            raise NoTable(self.name, within=self._catalog.place.catalog) from None
         return self
 
     def check_topic(self, topic: str, topic_id: str) -> None:
@@ -237,39 +245,34 @@ class TopicTable:
         `attempt` stages its changes, with the token in the snapshot's summary, and may find that
         there is nothing left to do, which it says with a result without a snapshot.
         """
-        from pyiceberg.exceptions import (
-            CommitFailedException,
-            CommitStateUnknownException,
-            ServiceUnavailableError,
-        )
-        from sqlalchemy.exc import OperationalError
+        from pyiceberg.exceptions import CommitFailedException
 
         token, reason, staged = secrets.token_hex(8), "", nothing
-        for number in range(_COMMIT_ATTEMPTS):
+        began_s, number = time.monotonic(), 0
+        while number < _COMMIT_ATTEMPTS and time.monotonic() - began_s < _COMMIT_S_MAX:
             if number:
                 wait_s = min(_COMMIT_WAIT_S * 2**number, _COMMIT_WAIT_S_MAX)
                 time.sleep(wait_s * random.uniform(0.5, 1.0))
+            number += 1
             try:
                 self.reload()
-                if number and self._has_commit(token):
+                if number > 1 and self._has_commit(token):
                     return staged
                 transaction = _not_repeated(self._table).transaction()
                 staged = attempt(transaction, token)
                 if staged.snapshot_id is None:
                     return staged
-                transaction.commit_transaction()
-            except (
-                CommitFailedException,
-                CommitStateUnknownException,
-                ServiceUnavailableError,
-                OperationalError,
-            ) as error:
+                with self._catalog.asking():
+                    transaction.commit_transaction()
+            except (CommitFailedException, CatalogFailed) as error:
+                if isinstance(error, CatalogFailed) and not error.is_passing:
+                    raise
                 reason = str(error)
                 _log.info("commit_repeated", table=self.name, attempt=number, reason=reason)
                 continue
             self.reload()
             return staged
-        raise CommitGivenUp(self.name, _COMMIT_ATTEMPTS, reason)
+        raise CommitGivenUp(self.name, number, reason)
 
     def _has_commit(self, token: str) -> bool:
         """Whether an attempt took effect though its answer did not arrive."""
@@ -305,7 +308,8 @@ def find_table(
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     try:
-        table = catalog.iceberg.load_table((namespace, table_name(topic)))
+        with catalog.asking():
+            table = catalog.iceberg.load_table((namespace, table_name(topic)))
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
     found = table.properties.get(TOPIC_ID)
@@ -337,33 +341,40 @@ def make_table(
     mode: str = "raw",
     namespace: str = TOPICS,
 ) -> TopicTable:
-    """The topic's table, made if it is not there. Several may make it at once: one is made."""
+    """The topic's table, made if it is not there. Several may make it at once: one is made.
+
+    The topic's id is in its location: a topic that is made again must not find files of the one
+    before, nor an expiry take those of a table that was renamed for files of nobody.
+    """
     from pyiceberg.exceptions import TableAlreadyExistsError
 
     found = find_table(catalog, topic, topic_id, namespace=namespace)
     if found is not None:
         return found
     catalog.make_namespace(namespace)
-    name = table_name(topic)
-    location: str | None = None
-    if catalog.place.catalog.startswith("sqlite:"):
-        # With the id in it: a topic that is made again must not find files of the one before.
-        location = f"{catalog.place.warehouse.rstrip('/')}/{namespace}/{name}-{topic_id}"
+    wanted: dict[str, Any] = {
+        "identifier": (namespace, table_name(topic)),
+        "schema": iceberg_schema(schema),
+        "partition_spec": _partition_spec(partition),
+        "sort_order": _sort_order(),
+        "properties": {
+            **_PROPERTIES,
+            TOPIC: topic,
+            TOPIC_ID: topic_id,
+            CLUSTER: cluster,
+            MODE: mode,
+        },
+    }
     try:
-        catalog.iceberg.create_table(
-            (namespace, name),
-            schema=iceberg_schema(schema),
-            location=location,
-            partition_spec=_partition_spec(partition),
-            sort_order=_sort_order(),
-            properties={
-                **_PROPERTIES,
-                TOPIC: topic,
-                TOPIC_ID: topic_id,
-                CLUSTER: cluster,
-                MODE: mode,
-            },
-        )
+        with catalog.asking():
+            if catalog.is_rest:
+                from firnmq.lake.rest import create_apart
+
+                create_apart(catalog.iceberg, wanted, topic_id)
+            else:
+                folder = f"{catalog.place.warehouse.rstrip('/')}/{namespace}"
+                location = f"{folder}/{table_name(topic)}-{topic_id}"
+                catalog.iceberg.create_table(**wanted, location=location)
     except TableAlreadyExistsError:
         pass
     made = find_table(catalog, topic, topic_id, namespace=namespace)
