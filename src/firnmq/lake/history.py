@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from firnmq.errors import FirnError
+from firnmq.lake.names import FileElsewhere, below
 from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, TablePlace, Wanted
 from firnmq.lake.schema import RAW
 
@@ -135,7 +136,7 @@ def _splits(
     options: Mapping[str, str],
     target_bytes: int,
 ) -> list[HistorySplit]:
-    location = table.location.rstrip("/")
+    location = table.location
     shards = {each.shard: each for each in plan.shards}
     found: dict[int, list[_Known]] = {}
     for task in table.iceberg.scan(row_filter=_row_filter(wanted)).plan_files():
@@ -177,9 +178,11 @@ def _known(file: Any, location: str) -> _Known:
         raw = (bounds or {}).get(column)
         return default if raw is None else int.from_bytes(raw, "little", signed=True)
 
-    path: str = file.file_path
+    path = below(location, file.file_path)
+    if path is None:
+        raise FileElsewhere(location, file.file_path)
     return _Known(
-        HistoryFile(path=path.removeprefix(location + "/"), size=file.file_size_in_bytes),
+        HistoryFile(path=path, size=file.file_size_in_bytes),
         bound(file.lower_bounds, _SHARD_ID, 0),
         bound(file.lower_bounds, _OFFSET_ID, 0),
         bound(file.upper_bounds, _OFFSET_ID, OFFSET_END),

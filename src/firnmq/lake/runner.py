@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -48,9 +48,9 @@ class SparkRunner:
 
         context = self._spark.sparkContext
         group = f"firn-{secrets.token_hex(8)}"
-        context.setJobGroup(group, title, interruptOnCancel=True)
         raw = [msgspec.msgpack.encode(each) for each in work]
         try:
+            context.setJobGroup(group, title, interruptOnCancel=True)
             with self._watching(group, len(raw)):
                 done: list[bytes] = context.parallelize(raw, len(raw)).map(function).collect()
                 return done
@@ -60,7 +60,8 @@ class SparkRunner:
             context.cancelJobGroup(group)  # Ctrl-C, above all.
             raise
         finally:
-            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+            with suppress(Py4JError):  # A Spark that is gone has been told of already.
+                context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
     @contextmanager
     def _watching(self, group: str, count: int) -> Iterator[None]:

@@ -23,6 +23,7 @@ from firnmq.errors import FirnError, NotFound
 from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, CatalogFailed, OpenCatalog, table_name
 from firnmq.lake.datafiles import appending, iceberg_files
+from firnmq.lake.names import normal
 from firnmq.lake.parquet import PARTITIONS, DataFile
 
 if TYPE_CHECKING:
@@ -53,13 +54,16 @@ _PROPERTIES: Final = {
     "format-version": "2",
     **_NO_RETRIES,
     "write.metadata.previous-versions-max": "100",
-    "write.metadata.metrics.column.key": "truncate(64)",
-    "write.metadata.metrics.column.value": "none",
-    "write.metadata.metrics.column.headers.element.key": "none",
-    "write.metadata.metrics.column.headers.element.value": "none",
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": "1",
 }
+_METRICS: Final = {
+    "key": "truncate(64)",
+    "value": "none",
+    "headers.element.key": "none",
+    "headers.element.value": "none",
+}
+"""What statistics there are of columns; for others, the usual ones."""
 
 _log = EventLogger("lake.table")
 
@@ -149,7 +153,8 @@ class TopicTable:
 
     @property
     def location(self) -> str:
-        return str(self._table.location())
+        """As we write it; the catalog may write it in another way."""
+        return normal(self._table.location())
 
     @property
     def iceberg(self) -> Table:
@@ -359,6 +364,7 @@ def make_table(
         "sort_order": _sort_order(),
         "properties": {
             **_PROPERTIES,
+            **_metrics(schema),
             TOPIC: topic,
             TOPIC_ID: topic_id,
             CLUSTER: cluster,
@@ -381,6 +387,15 @@ def make_table(
     assert made is not None
     _log.info("table_made", table=made.name, topic=topic, location=made.location)
     return made
+
+
+def _metrics(schema: pa.Schema) -> dict[str, str]:
+    """Catalogs refuse properties of columns that a table does not have."""
+    return {
+        f"write.metadata.metrics.column.{column}": mode
+        for column, mode in _METRICS.items()
+        if column.partition(".")[0] in schema.names
+    }
 
 
 def _partition_spec(partition: str) -> PartitionSpec:
