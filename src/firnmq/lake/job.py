@@ -56,7 +56,7 @@ def _check(options: dict[str, str], settings: SyncSettings) -> None:
         Parser.from_document(
             settings.schema_document, settings.schema_kind, writers=settings.schema_writers
         )
-    make_plan(options, Wanted(shards=()))
+    make_plan(options, Wanted(shards=(), is_durable=True))
 
 
 def _sync(options: dict[str, str], settings: SyncSettings, runner: SparkRunner) -> None:

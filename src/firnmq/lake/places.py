@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from firnmq.config import Durability, StorageType
 from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
 from firnmq.lake.plan import OFFSET_END, Plan, SegmentPlan, ShardPlan, TablePlace, Wanted, is_rest
 from firnmq.lake.wire import EARLIEST, HTTP_URL, LATEST, WireClient, split_address
@@ -44,6 +45,19 @@ class PlanRefused(FirnError):
 
 class HttpUnreachable(FirnError):
     """The node's HTTP listener cannot be reached from here."""
+
+
+class PlanNotDurable(FirnError):
+    """What is asked for must not be lost with the power, and only by the node's HTTP listener can
+    that be had."""
+
+    def __init__(self, topic: str, because: str, reason: str) -> None:
+        super().__init__(
+            f"{topic!r} {because}, and the node's HTTP listener, which sees to it that a table "
+            f"gets nothing that the log can lose, cannot be asked ({reason}). Give its address by "
+            "the option admin, or let the topic have durability=fsync and not be in memory"
+        )
+        self.topic = topic
 
 
 class PlanWarning(UserWarning):
@@ -133,6 +147,8 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
                 if error.status < 500 and error.kind != _NO_SUCH_PATH:
                     raise
                 reason = str(error)
+        if wanted.is_durable:
+            _require_durable(client, topic, reason)
         warnings.warn(
             f"no plan from the node ({reason}); all of {topic!r} is read through the Kafka "
             "listener, which is slower",
@@ -140,6 +156,16 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
             stacklevel=3,
         )
         return _leader_plan(client, topic, wanted)
+
+
+def _require_durable(client: WireClient, topic: str, reason: str) -> None:
+    """PlanNotDurable for a topic whose records are shown before they are safe. With the others what
+    ListOffsets tells is durable."""
+    kept = client.topic_configs(topic, ("durability", "storage.type"))
+    if kept.get("storage.type") == StorageType.MEMORY.value:
+        raise PlanNotDurable(topic, "is kept in memory", reason)
+    if kept.get("durability") == Durability.OS.value:
+        raise PlanNotDurable(topic, "has durability=os", reason)
 
 
 def _http_plan(options: Mapping[str, str], url: str, topic: str, wanted: Wanted) -> Plan:

@@ -23,6 +23,7 @@ from firnmq.errors import FirnError, NotFound
 from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, CatalogFailed, OpenCatalog, table_name
 from firnmq.lake.datafiles import appending, iceberg_files
+from firnmq.lake.marks import Mark
 from firnmq.lake.names import normal
 from firnmq.lake.parquet import PARTITIONS, DataFile
 
@@ -115,6 +116,8 @@ class Advance:
     """Shard → first offset not in the table, as the round began."""
     ends: Mapping[int, int]
     files: Sequence[DataFile]
+    marks: Mapping[int, str] = field(default_factory=dict)
+    """Shard → its last record, as text, where there are new ones."""
     summary: Mapping[str, str] = field(default_factory=dict)
 
     def shards_standing(self, ends: Mapping[int, int]) -> tuple[int, ...]:
@@ -196,6 +199,14 @@ class TopicTable:
         """Shard → first offset that is not in the table; absent: nothing of the shard is."""
         return shard_ends(self.properties)
 
+    def marks(self) -> dict[int, Mark]:
+        """Shard → the last record that the table has of it, where that is known."""
+        found = {
+            shard: Mark.of_text(self.properties.get(f"firn.shard.{shard}.last", ""))
+            for shard in self.ends()
+        }
+        return {shard: mark for shard, mark in found.items() if mark is not None}
+
     def numbered(self, wanted: pa.Schema) -> pa.Schema:
         """The columns with the ids that they have in the table, which files must carry."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -225,6 +236,11 @@ class TopicTable:
                 return Advanced()
             files = [file for file in wanted.files if file.shard in shards]
             changes = {f"firn.shard.{shard}.end": str(wanted.ends[shard]) for shard in shards}
+            changes |= {
+                f"firn.shard.{shard}.last": wanted.marks[shard]
+                for shard in shards
+                if shard in wanted.marks
+            }
             if pending is not None:
                 changes |= {f"firn.shard.{shard}.pending": pending for shard in shards}
             transaction.set_properties(changes)

@@ -29,6 +29,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     ends: dict[int, int]
     files: tuple[DataFile, ...]
     summary: dict[str, str]
+    marks: dict[int, str] = {}
 
 
 def commit_both(
@@ -43,6 +44,7 @@ def commit_both(
             ends=dict(advance.ends),
             files=tuple(advance.files),
             summary=dict(advance.summary),
+            marks=dict(advance.marks),
         )
         store.put(path, msgspec.msgpack.encode(document))
         letters = Advance(
@@ -87,6 +89,7 @@ def finish_pending(table: TopicTable, dead: TopicTable) -> None:
                 ends=document.ends,
                 files=document.files,
                 summary=document.summary,
+                marks=document.marks,
             )
             done = table.advance(advance.only((shard,)))
             _log.info("pending_finished", table=table.name, shard=shard, rows=done.row_count)
