@@ -164,8 +164,9 @@ def _require_durable(client: WireClient, topic: str, reason: str) -> None:
     kept = client.topic_configs(topic, ("durability", "storage.type"))
     if kept.get("storage.type") == StorageType.MEMORY.value:
         raise PlanNotDurable(topic, "is kept in memory", reason)
-    if kept.get("durability") == Durability.OS.value:
-        raise PlanNotDurable(topic, "has durability=os", reason)
+    durability = kept.get("durability")
+    if durability in (Durability.OS.value, Durability.INTERVAL.value):
+        raise PlanNotDurable(topic, f"has durability={durability}", reason)
 
 
 def _http_plan(options: Mapping[str, str], url: str, topic: str, wanted: Wanted) -> Plan:

@@ -30,8 +30,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] | None = None
     """Only records with at least one of these tags."""
     is_durable: bool = False
-    """Only what the loss of power cannot take back: with durability=os, what is synced before the
-    plan is made. For whoever remembers offsets longer than the log might."""
+    """Only what the loss of power cannot take back: unless durability is fsync, what is synced
+    before the plan is made. For whoever remembers offsets longer than the log might."""
 
 
 class ObjectPlace(msgspec.Struct, frozen=True, kw_only=True):
