@@ -44,6 +44,7 @@ _PASSING: Final = (
 )
 _DENIED: Final = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ([^'\")]+)")
+_TLS: Final = re.compile(r"\[SSL: \w+\] ([^('\"]+)")
 _TEXT_CHARS_MAX: Final = 300
 
 
@@ -57,6 +58,9 @@ class PunctualRestCatalog(RestCatalog):
 
         def sent(request: PreparedRequest, **settings: Any) -> Response:
             settings["timeout"] = settings.get("timeout") or (CONNECT_S, ANSWER_S)
+            if session.verify is not True:
+                # What is said of this catalog counts before REQUESTS_CA_BUNDLE, which is for all.
+                settings["verify"] = session.verify
             return send(request, **settings)
 
         session.send = sent  # type: ignore[method-assign]
@@ -96,7 +100,11 @@ def _reason(error: Exception) -> str:
         case Timeout():
             return f"does not answer within {ANSWER_S:.0f} s"
         case SSLError():
-            return f"cannot be trusted ({text}); catalog.ssl.cabundle names whom to trust"
+            said = _TLS.search(str(error))
+            return (
+                f"no secure connection: {said[1].strip() if said else text}; catalog.ssl.cabundle "
+                "names whom to trust, catalog.ssl.client.cert and .key who asks"
+            )
         case NotConnected():
             found = _ERRNO.findall(str(error))
             return f"cannot be reached: {found[-1].strip() if found else text}"

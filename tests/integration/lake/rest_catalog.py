@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable
@@ -100,7 +101,7 @@ Rule = Callable[[Request, Callable[[], Answer]], Answer | None]
 class Gate:
     """Listens before a catalog, passes requests on by a rule, and remembers them."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.rule: Rule = lambda _, passed_on: passed_on()
         self.closing = Event()
@@ -138,13 +139,16 @@ class Gate:
             def handle_error(self, *_: object) -> None:
                 """A client that is gone is what some of the tests are about."""
 
+        self._scheme = "http" if context is None else "https"
         self._server = Server((HOST, 0), Handler)
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = Thread(target=self._server.serve_forever)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self._server.server_address[1]}/"
+        return f"{self._scheme}://{HOST}:{self._server.server_address[1]}/"
 
     def commits(self) -> list[Request]:
         return [request for request in self.requests if request.is_commit]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ from tests.integration.lake.lab import (
     sync_here,
 )
 from tests.integration.lake.rest_catalog import Answer, Gate, Request, RestCatalogProcess
+from tests.integration.security.conftest import Authority
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,9 +110,11 @@ def firn(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setattr("firnmq.cli.lake.session", session)
     monkeypatch.setattr("firnmq.cli.lake_sql.session", session)
 
-    def run(*args: str) -> Any:
+    def run(*args: str, fails: bool = False) -> Any:
         result: Result = CliRunner().invoke(main, ["lake", *args, "--json"])
-        assert result.exit_code == 0, (result.output, result.exception)
+        assert result.exit_code == int(fails), (result.output, result.exception)
+        if fails:
+            return result.stderr.splitlines()
         return [json.loads(line) for line in result.stdout.splitlines()]
 
     return run
@@ -426,6 +430,25 @@ def _type(given: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in given.items() if SECRET not in value}
 
 
+def test_commands_say_who_refuses(
+    firn: Callable[..., Any], node: NodeProcess, options: dict[str, str], gate: Gate
+) -> None:
+    """Every command in one line, without the wrong secret."""
+    topic = options["topic"]
+    produce(node, topic, numbered(5))
+    _guard(gate, "Bearer another")
+    where = ("--server", node.address, "--catalog", options["catalog"])
+    where = (*where, "-o", f"catalog.token={SECRET}")
+    for command in ("sync", "compact", "expire", "status"):
+        [line] = firn(command, topic, *where, fails=True)
+        assert line.startswith(f"error: catalog {options['catalog']}: refuses access: ")
+        assert SECRET not in line
+    shown = firn("sql", *where, f"SELECT count(*) FROM `{topic}`", fails=True)
+    assert len(shown) == 1
+    assert "refuses access" in shown[0]
+    assert SECRET not in shown[0]
+
+
 def test_a_token_from_the_environment(
     node: NodeProcess, options: dict[str, str], gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,6 +456,39 @@ def test_a_token_from_the_environment(
     monkeypatch.setenv("PYICEBERG_CATALOG__FIRN__TOKEN", SECRET)
     produce(node, options["topic"], numbered(5))
     assert sync_here(options).row_count == 5
+
+
+def test_a_catalog_with_certificates(
+    node: NodeProcess, server: RestCatalogProcess, options: dict[str, str], tmp_path: Path
+) -> None:
+    """1. Whom we do not trust we do not ask. 2. Whom the catalog does not know it does not answer.
+    3. With both there is a table."""
+    authority = Authority(tmp_path, "lake")
+    theirs, ours = authority.issue("catalog"), authority.issue("sync")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(theirs.certificate, theirs.key)
+    context.load_verify_locations(authority.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    gate = Gate(server.port, context)
+    known = {**options, "catalog": gate.url}
+    trusting = {**known, "catalog.ssl.cabundle": str(authority.certificate)}
+    asking = {
+        **trusting,
+        "catalog.ssl.client.cert": str(ours.certificate),
+        "catalog.ssl.client.key": str(ours.key),
+    }
+    try:
+        produce(node, options["topic"], numbered(5))
+        with pytest.raises(CatalogFailed, match=r"catalog\.ssl\.cabundle") as caught:
+            sync_here(known)
+        assert not caught.value.is_passing
+        with pytest.raises(CatalogFailed):
+            sync_here(trusting)
+        with pytest.raises(CatalogFailed, match="no-such-file"):
+            sync_here({**known, "catalog.ssl.cabundle": "no-such-file.pem"})
+        assert sync_here(asking).row_count == 5
+    finally:
+        gate.close()
 
 
 def test_an_address_that_says_who_asks_is_refused(options: dict[str, str]) -> None:
