@@ -3,7 +3,8 @@
     spark-submit --master spark://10.0.0.1:7077 job.py --option bootstrap=node:9092 clicks
 
 The Python of driver and executors has `firnmq[lake]` installed, on their machines or by an archive
-of the environment; a zip of the sources (`--py-files`) will not do, for FirnMQ has compiled parts.
+of the environment; a zip of the sources (`--py-files`) will not do, for FirnMQ and what it needs
+have compiled parts.
 Options are those of the data source, and `firn lake sync` says what the others mean.
 """
 

@@ -23,6 +23,7 @@ Watch = Callable[[int, int], None]
 """Called with how many tasks are done, and how many there are."""
 
 _POLL_S: Final = 0.25
+_NO_FIRN: Final = "No module named 'firnmq'"
 
 
 class SparkRunner:
@@ -95,4 +96,6 @@ def _reason(error: BaseException) -> str:
     """The last line of a worker's traceback says what went wrong; the rest is Spark's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("firnmq.") or "Error: " in line]
+    if named and _NO_FIRN in named[0]:
+        return f"{named[0]}: executors need firnmq[lake] in the Python that PYSPARK_PYTHON names"
     return (named or lines or [type(error).__name__])[0][:500]
