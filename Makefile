@@ -36,7 +36,7 @@ help:
 	@echo "make test    check, then all tests"
 	@echo "make test-spark43  the tests of the lake on PySpark 4.3.0, in $(SPARK43)"
 	@echo "make test-hdfs  the tests of HDFS, with Hadoop from Maven (needs java and mvn)"
-	@echo "make test-iceberg  the lake's table through Iceberg's own runtime (needs java and mvn)"
+	@echo "make test-iceberg  tables with Iceberg's own runtime and REST catalog (needs java, mvn)"
 	@echo "make test-cluster  the tests that start a Spark cluster"
 	@echo "make test-streaming  long runs of Spark streams, of the example and of commands"
 	@echo "make bench   all benchmarks into benchmarks/results.json"

@@ -313,7 +313,7 @@ def _check_topic(options: dict[str, str], settings: SyncSettings) -> None:
     from firnmq.lake.plan import Wanted
 
     settings.kept_schema()
-    make_plan(options, Wanted(shards=()))
+    make_plan(options, Wanted(shards=(), is_durable=True))
 
 
 def _sync_topic(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,24 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from firnmq.cli.errors import NoDataDirectory
-from firnmq.errors import FirnError, InvalidArgument
+from firnmq.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class SparkNotStarted(FirnError):
-    """There is no Spark to work with: a wrong master or setting, or a cluster that is not there."""
-
-    def __init__(self, master: str, reason: str) -> None:
-        super().__init__(
-            f"Spark does not start on {master}: {reason}; --master and --spark-conf say where and "
-            "how it runs"
-        )
-        self.master = master
-        self.reason = reason
 
 
 MASTER_DEFAULT = "local[*,4]"
@@ -78,7 +65,8 @@ _OPTIONS = (
     click.option(
         "--warehouse",
         metavar="URL",
-        help="Folder of the tables: file:///path or s3://bucket/prefix.  [default: the node's]",
+        help="Folder of the tables: file:///path or s3://bucket/prefix; with a REST catalog, "
+        "its name for one of its own.  [default: the node's]",
     ),
     click.option(
         "--option",
@@ -159,7 +147,8 @@ def source_options(
         options |= _of_lake(config_path)
     options |= {name: value for name, value in given.items() if value is not None}
     options |= _checked(pairs(others, "--option"))
-    if "://" not in options.get("warehouse", "://"):
+    is_named = options.get("catalog", "").startswith(("http://", "https://"))
+    if not is_named and "://" not in options.get("warehouse", "://"):
         raise InvalidArgument(
             "warehouse", f"{options['warehouse']!r} is not like file:///path or s3://bucket/prefix"
         )
@@ -210,30 +199,18 @@ def _of_lake(path: Path | None) -> dict[str, str]:
 
 @contextmanager
 def _starting(master: str) -> Iterator[None]:
-    """Says what is waited for, if standard error is a terminal, and why it did not come."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
+    """Says what is waited for, if standard error is a terminal."""
     with ExitStack() as stack:
         if sys.stderr.isatty():
             from rich.console import Console
 
             stack.enter_context(Console(stderr=True).status(f"Spark starts on {master} …"))
-        try:
-            yield
-        except (Py4JError, PySparkException) as error:
-            raise SparkNotStarted(master, _start_failure(str(error))) from error
+        yield
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
     """Py4J logs a stack for Ctrl-C, which is no error; what others log does not come by here."""
     return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
-
-
-def _start_failure(text: str) -> str:
-    """What Java said, where it came as far as that."""
-    named = re.search(r"^: [\w.$]+: (.+)$", text, re.MULTILINE)
-    return named[1] if named else text.partition("\n")[0]
 
 
 @contextmanager

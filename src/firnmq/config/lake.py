@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -50,7 +51,7 @@ class LakeConfig:
     `lake/catalog.db` in the data directory."""
     warehouse: str | None = None
     """URL of the folder that holds the tables, file:// or s3://. None: `lake/warehouse` in the data
-    directory."""
+    directory. With a REST catalog, what that calls one of its warehouses; None: the one it has."""
     topics: Mapping[str, LakeTopicConfig] = field(default_factory=dict)
     """How syncs convert topics, by name."""
 
@@ -59,15 +60,25 @@ class LakeConfig:
             raise InvalidArgument(
                 "lake.catalog", f"{self.catalog!r} begins with none of {', '.join(_CATALOGS)}"
             )
-        if self.warehouse is not None and "://" not in self.warehouse:
+        if "@" in urlsplit(self.catalog or "").netloc:
+            raise InvalidArgument(
+                "lake.catalog", "says who asks, and nodes show it; that is for those who ask to say"
+            )
+        if not self._is_rest and self.warehouse is not None and "://" not in self.warehouse:
             raise InvalidArgument("lake.warehouse", f"{self.warehouse!r} is not like s3://bucket/x")
+
+    @property
+    def _is_rest(self) -> bool:
+        return (self.catalog or "").startswith(_CATALOGS[1:])
 
     def catalog_in(self, directory: Path) -> str:
         """The catalog of a data directory."""
         return self.catalog or f"sqlite:///{directory.absolute() / _DIRECTORY / 'catalog.db'}"
 
     def warehouse_in(self, directory: Path) -> str:
-        """The warehouse of a data directory."""
+        """The warehouse of a data directory; empty if it is the catalog's to say."""
+        if self._is_rest:
+            return self.warehouse or ""
         return self.warehouse or (directory.absolute() / _DIRECTORY / "warehouse").as_uri()
 
 

@@ -264,7 +264,8 @@ class Engine(Protocol):
     def survey(self, shard: str, judge: Callable[[Survey], T]) -> T: ...
 
     def settle(self, shard: str) -> int:
-        """Has synced what durability=os left to the system; the end of what is durable then."""
+        """Has synced what is shown and not synced yet (durability=os, interval); the end of what is
+        durable then."""
 
     def delete_by_key(self, shard: str, key: bytes) -> None: ...
 

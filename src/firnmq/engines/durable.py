@@ -210,7 +210,8 @@ class DurableKeeper:
 
     def housekeep(self, log: ShardLog) -> None:
         """Syncs what durability=os has left to the system, to bound what a crash must scan."""
-        self._sync(log)
+        if log.spec.config.durability is Durability.OS:
+            self._sync(log)
 
     def settle(self, log: ShardLog) -> None:
         self._sync(log)
@@ -219,8 +220,6 @@ class DurableKeeper:
 
     def _sync(self, log: ShardLog) -> None:
         """The log's lock is free while the device works, so appends go on."""
-        if log.spec.config.durability is not Durability.OS:
-            return
         with log.lock:
             if log.refusal is not None or not log.has_unsynced:
                 return

@@ -304,7 +304,8 @@ class LogEngine:
         return self._reader(shard).survey(judge)
 
     def settle(self, shard: str) -> int:
-        """Has synced what durability=os left to the system; the end of what is durable then."""
+        """Has synced what is shown and not synced yet (durability=os, interval); the end of what is
+        durable then."""
         log = self._writable_log(shard)
         end_offset = log.view.end_offset
         self._keeper.settle(log)

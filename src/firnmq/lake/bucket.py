@@ -11,7 +11,7 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.api import Survey, SurveyedSegment
 from firnmq.engines.state import ShardSpec
 from firnmq.errors import InvalidArgument, TopicNotFound
-from firnmq.lake.plan import Plan, TablePlace, Wanted
+from firnmq.lake.plan import Plan, TablePlace, Wanted, is_rest
 from firnmq.lake.planning import begin_plan, finish_plan, table_name
 from firnmq.lake.stores import open_store_at, store_place
 from firnmq.tiering.coldindex import ColdIndex, IndexHeads
@@ -115,6 +115,6 @@ class _IndexObject:
 
 def _table(options: Mapping[str, str], topic: str) -> TablePlace | None:
     catalog, warehouse = options.get("catalog"), options.get("warehouse")
-    if catalog is None or warehouse is None:
+    if catalog is None or (warehouse is None and not is_rest(catalog)):
         return None
-    return TablePlace(catalog=catalog, warehouse=warehouse, name=table_name(topic))
+    return TablePlace(catalog=catalog, warehouse=warehouse or "", name=table_name(topic))

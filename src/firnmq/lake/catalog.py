@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from firnmq.disk.directory import make_directories
 from firnmq.errors import FirnError, InvalidArgument
-from firnmq.lake.plan import TablePlace
+from firnmq.lake.plan import TablePlace, is_rest
 from firnmq.tiering.stores import ObjectStore, StoreOptions, open_store
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _BUSY_S: Final = 30
 """How long a commit waits for another process that is writing to the same SQLite file."""
 _OPEN_ATTEMPTS: Final = 5
 _OPEN_WAIT_S: Final = 0.2
+_NESTED: Final = ("ssl.", "auth.")
+"""Properties that PyIceberg wants as mappings: `ssl.cabundle` is the `cabundle` of `ssl`."""
 
 T = TypeVar("T")
 
@@ -35,9 +38,11 @@ T = TypeVar("T")
 class CatalogFailed(FirnError):
     """The catalog cannot be opened or asked."""
 
-    def __init__(self, catalog: str, reason: object) -> None:
-        super().__init__(f"catalog {catalog}: {reason}")
+    def __init__(self, catalog: str, reason: object, *, is_passing: bool = True) -> None:
+        super().__init__(f"catalog {catalog}: {' '.join(str(reason).split())}")
         self.catalog = catalog
+        self.is_passing = is_passing
+        """Whether it may be another time: nobody answered, rather than with a refusal."""
 
 
 def table_name(topic: str) -> str:
@@ -75,10 +80,20 @@ class OpenCatalog(AbstractContextManager["OpenCatalog"]):
         self.options = dict(options)
         self.iceberg: Catalog = _patiently(place.catalog, lambda: _opened(place, options))
 
+    @property
+    def is_rest(self) -> bool:
+        return is_rest(self.place.catalog)
+
     def close(self) -> None:
         engine = getattr(self.iceberg, "engine", None)
         if engine is not None:
             engine.dispose()
+        if self.is_rest:
+            self.iceberg.close()
+
+    def asking(self) -> AbstractContextManager[None]:
+        """Inside, what the catalog's client raises for want of an answer is CatalogFailed."""
+        return _asking(self.place.catalog)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -88,20 +103,8 @@ class OpenCatalog(AbstractContextManager["OpenCatalog"]):
 
 
 def _opened(place: TablePlace, options: Mapping[str, str]) -> Catalog:
-    properties = {
-        "py-io-impl": "firnmq.lake.fileio.DurableFileIO",
-        "warehouse": place.warehouse,
-        **_io_properties(options),
-        **{
-            name.removeprefix("catalog."): value
-            for name, value in options.items()
-            if name.startswith("catalog.")
-        },
-    }
-    if place.catalog.startswith(("http://", "https://")):
-        from pyiceberg.catalog.rest import RestCatalog
-
-        return RestCatalog(CATALOG_NAME, uri=place.catalog, **properties)
+    if is_rest(place.catalog):
+        return _opened_rest(place, options)
     if not place.catalog.startswith("sqlite:///"):
         raise InvalidArgument(
             "catalog",
@@ -110,7 +113,53 @@ def _opened(place: TablePlace, options: Mapping[str, str]) -> Catalog:
     from pyiceberg.catalog.sql import SqlCatalog
 
     make_directories(Path(place.catalog.removeprefix("sqlite:///")).resolve().parent)
+    properties = _properties(place, options)
     return SqlCatalog(CATALOG_NAME, uri=f"{place.catalog}?timeout={_BUSY_S}", **properties)
+
+
+def _opened_rest(place: TablePlace, options: Mapping[str, str]) -> Catalog:
+    """PyIceberg's own files and variables count too (`PYICEBERG_CATALOG__FIRN__TOKEN`), so that a
+    secret need not be on a command line; options come first."""
+    from pyiceberg.utils.config import Config
+
+    from firnmq.lake.rest import PunctualRestCatalog
+
+    if "@" in urlsplit(place.catalog).netloc:
+        raise InvalidArgument(
+            "catalog",
+            "its address says who asks, which would be shown; give the options "
+            "catalog.token, or catalog.credential, or catalog.auth.type=basic with "
+            "catalog.auth.basic.username and catalog.auth.basic.password",
+        )
+    known: dict[str, Any] = dict(Config().get_catalog_config(CATALOG_NAME) or {})
+    given = _nested(_properties(place, options))
+    return PunctualRestCatalog(CATALOG_NAME, **{**known, **given, "uri": place.catalog})
+
+
+def _properties(place: TablePlace, options: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "py-io-impl": "firnmq.lake.fileio.DurableFileIO",
+        **({"warehouse": place.warehouse} if place.warehouse else {}),
+        **_io_properties(options),
+        **{
+            name.removeprefix("catalog."): value
+            for name, value in options.items()
+            if name.startswith("catalog.")
+        },
+    }
+
+
+def _nested(properties: Mapping[str, str]) -> dict[str, Any]:
+    """`auth.basic.username` as PyIceberg's files have it: a mapping in a mapping."""
+    found: dict[str, Any] = {}
+    for name, value in properties.items():
+        parts = name.split(".") if name.startswith(_NESTED) else [name]
+        *path, last = parts
+        inner = found
+        for each in path:
+            inner = inner.setdefault(each, {})
+        inner[last] = value
+    return found
 
 
 def _io_properties(options: Mapping[str, str]) -> dict[str, str]:
@@ -128,14 +177,32 @@ def _io_properties(options: Mapping[str, str]) -> dict[str, str]:
 
 def _patiently(catalog: str, work: Callable[[], T]) -> T:
     """Two processes that both find an empty file make its tables at once; the loser looks again."""
-    from pyiceberg.exceptions import RESTError
-    from sqlalchemy.exc import SQLAlchemyError
-
     for attempt in range(_OPEN_ATTEMPTS):
         try:
-            return work()
-        except (SQLAlchemyError, RESTError, OSError) as error:
+            with _asking(catalog):
+                return work()
+        except CatalogFailed as error:
+            if attempt == _OPEN_ATTEMPTS - 1 or not error.is_passing:
+                raise
+        except OSError as error:
             if attempt == _OPEN_ATTEMPTS - 1:
                 raise CatalogFailed(catalog, error) from error
-            time.sleep(_OPEN_WAIT_S)
+        time.sleep(_OPEN_WAIT_S)
     raise AssertionError("unreachable")
+
+
+@contextmanager
+def _asking(catalog: str) -> Iterator[None]:
+    """What is an answer (no such table, another commit was first) is raised as it is."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if is_rest(catalog):
+        from firnmq.lake.rest import answered
+
+        with answered(catalog):
+            yield
+        return
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise CatalogFailed(catalog, error) from error

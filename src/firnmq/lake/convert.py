@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from firnmq.lake.catalog import warehouse_store
+from firnmq.lake.marks import LastRow, Mark
 from firnmq.lake.names import converted_path
 from firnmq.lake.parquet import DataFile, Made, PartitionedWriter
 from firnmq.lake.placing import Placing
@@ -61,6 +62,8 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: tuple[DataFile, ...] = ()
     missing_count: int = 0
     """Offsets that retention dropped after the split was planned and before it was read."""
+    mark: Mark | None = None
+    """Of the last record, if there was one."""
 
 
 def run_task(raw: bytes) -> bytes:
@@ -74,8 +77,9 @@ def convert(task: Task) -> Conversion:
     files: list[DataFile] = []
     dead: list[DataFile] = []
     missing: list[int] = []
-    rows = read_split(
-        split, options=task.options, lost=lambda start, end: missing.append(end - start)
+    last = LastRow()
+    rows = last.passing(
+        read_split(split, options=task.options, lost=lambda start, end: missing.append(end - start))
     )
     if task.typing is None:
         _write(task, task.target, rows, files)
@@ -88,6 +92,7 @@ def convert(task: Task) -> Conversion:
         files=tuple(files),
         dead_letters=tuple(dead),
         missing_count=sum(missing),
+        mark=last.mark,
     )
 
 

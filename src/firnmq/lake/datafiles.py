@@ -95,6 +95,11 @@ def replacing(transaction: Transaction, summary: Mapping[str, str]) -> _Replaced
 
 
 class _AnyTime(_SnapshotProducer):  # type: ignore[type-arg]
+    def _clean_all_uncommitted(self) -> None:
+        """Nothing: whatever the catalog said, the snapshot may be in the table. Somebody between us
+        may have repeated the request, and told of the second one only. Expiry removes the files of
+        a commit that was refused."""
+
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         try:
             return super()._summary(snapshot_properties)

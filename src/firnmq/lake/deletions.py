@@ -27,7 +27,7 @@ from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.datafiles import appending, deleted_positions, iceberg_files, replacing
 from firnmq.lake.keyfilter import may_hold_hash, xxh64
 from firnmq.lake.maintain import RunRewrites
-from firnmq.lake.names import deletions_path
+from firnmq.lake.names import below, deletions_path
 from firnmq.lake.plan import OFFSET_END, ShardPlan
 from firnmq.lake.rewrite import Removal, Rewrite, Rewritten
 from firnmq.lake.table import (
@@ -162,7 +162,7 @@ class Deleter:
             _log.warning(
                 "deletions_wait",
                 table=self._table.name,
-                hint="files of another partitioning: rewrite them with the engine that changed it"
+                hint="files of others, by place or partitioning: rewrite them with the engine that did it"
                 if is_stuck
                 else "others replace files all the time; the next sync tries again",
             )
@@ -217,11 +217,12 @@ class Deleter:
     def _plan_work(self, look: _Look, tasks: Sequence[tuple[FileScanTask, list[Removal]]]) -> None:
         """What is to be done to files that may have the rows."""
         table, run = self._table, secrets.token_hex(8)
-        spec_id, prefix = table.iceberg.spec().spec_id, f"{table.location}/"
+        spec_id = table.iceberg.spec().spec_id
         positions = deleted_positions(table.iceberg, [task for task, _ in tasks])
         for task, parts in tasks:
             file = task.file
-            if file.spec_id != spec_id:
+            path = below(table.location, file.file_path)
+            if path is None or file.spec_id != spec_id:
                 look.is_stuck = True
                 continue
             look.deletes[file.file_path] = _deletes(task)
@@ -232,7 +233,7 @@ class Deleter:
                     location=table.location,
                     partition=table.partition,
                     shard=parts[0].shard,
-                    paths=(file.file_path.removeprefix(prefix),),
+                    paths=(path,),
                     sizes=(file.file_size_in_bytes,),
                     options=table.catalog.options,
                     removals=tuple(parts),
@@ -245,17 +246,17 @@ class Deleter:
         self, tasks: Sequence[tuple[FileScanTask, list[Removal]]], clean: set[str]
     ) -> list[tuple[FileScanTask, list[Removal]]]:
         """Those files that may have the rows, as their Bloom filters say; others are clean."""
-        table, prefix = self._table, f"{self._table.location}/"
+        table = self._table
         keys = {key for _, parts in tasks for part in parts for key, _, _ in part.keys}
         hashes = {key: xxh64(key) for key in keys}
         store = warehouse_store(table.location, table.catalog.options)
 
         def may_have(found: tuple[FileScanTask, list[Removal]]) -> bool:
             task, parts = found
-            if any(part.holes for part in parts):
-                return True
             file, wanted = task.file, {key for part in parts for key, _, _ in part.keys}
-            path = file.file_path.removeprefix(prefix)
+            path = below(table.location, file.file_path)
+            if path is None or any(part.holes for part in parts):
+                return True
             return may_hold_hash(
                 store, path, file.file_size_in_bytes, [hashes[key] for key in wanted]
             )

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from firnmq.errors import FirnError
+from firnmq.lake.names import FileElsewhere, below
 from firnmq.lake.peek import SQLITE, Peeked, peek_mode, peek_table
 from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, TablePlace, Wanted
 from firnmq.lake.projection import by_id, by_name, has_ids, identified, projected
@@ -232,7 +233,7 @@ class _Scan(NamedTuple):
     def splits(self, table: TopicTable, ends: Mapping[int, int]) -> list[HistorySplit]:
         """Of the wanted rows below these ends."""
         wanted = self.wanted
-        location = table.location.rstrip("/")
+        location = table.location
         shards = {each.shard: each for each in self.plan.shards}
         found: dict[int, list[_Known]] = {}
         for task in table.iceberg.scan(row_filter=_row_filter(wanted)).plan_files():
@@ -274,9 +275,11 @@ def _known(file: Any, location: str) -> _Known:
         raw = (bounds or {}).get(column)
         return default if raw is None else int.from_bytes(raw, "little", signed=True)
 
-    path: str = file.file_path
+    path = below(location, file.file_path)
+    if path is None:
+        raise FileElsewhere(location, file.file_path)
     return _Known(
-        HistoryFile(path=path.removeprefix(location + "/"), size=file.file_size_in_bytes),
+        HistoryFile(path=path, size=file.file_size_in_bytes),
         bound(file.lower_bounds, _SHARD_ID, 0),
         bound(file.lower_bounds, _OFFSET_ID, 0),
         bound(file.upper_bounds, _OFFSET_ID, OFFSET_END),

@@ -33,7 +33,8 @@ class NoJava(FirnError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"Spark needs Java {_VERSION_MIN} or newer: set JAVA_HOME, or pip install firnmq[spark]"
+            f"Spark needs Java {_VERSION_MIN} or newer: set JAVA_HOME, "
+            "or pip install 'firnmq[spark]'"
         )
 
 

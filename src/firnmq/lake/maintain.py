@@ -13,7 +13,7 @@ from firnmq.errors import InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.datafiles import iceberg_files, replacing
-from firnmq.lake.names import DATA, DELETIONS, deletions_path, parse_converted
+from firnmq.lake.names import DATA, DELETIONS, below, deletions_path, parse_converted
 from firnmq.lake.rewrite import Rewrite, Rewritten
 from firnmq.lake.table import COMMIT, Advanced, TopicTable, shard_deletions, shard_pending
 from firnmq.lake.twofold import PENDING
@@ -28,6 +28,7 @@ TARGET_BYTES: Final = 256 * 1024 * 1024
 SMALL_PART: Final = 0.75
 """A file below this part of the target is small."""
 METADATA: Final = "metadata"
+METADATA_FILE: Final = ".metadata.json"
 SNAPSHOT_AGE_MS: Final = 7 * 24 * 3600 * 1000
 GRACE_MS: Final = 24 * 3600 * 1000
 """What a writer may take from writing a file to committing it, and more."""
@@ -88,7 +89,7 @@ def compact(
     )
     if is_dry or not groups:
         return found
-    name, prefix = secrets.token_hex(8), f"{table.location}/"
+    name = secrets.token_hex(8)
     rewrites = [
         Rewrite(
             number=number,
@@ -96,7 +97,7 @@ def compact(
             location=table.location,
             partition=table.partition,
             shard=_shard_of(group[0]),
-            paths=tuple(file.file_path.removeprefix(prefix) for file in group),
+            paths=tuple(_path_in(table.iceberg, file) or "" for file in group),
             sizes=tuple(file.file_size_in_bytes for file in group),
             options=table.catalog.options,
         )
@@ -150,7 +151,8 @@ def _small_groups(table: Table, target_bytes: int) -> Iterator[list[IcebergFile]
     """Neighbours by offset that are small, and together not too large."""
     by_place: dict[tuple[Any, int], list[IcebergFile]] = defaultdict(list)
     for task in table.scan().plan_files():
-        if not task.delete_files and task.file.spec_id == table.spec().spec_id:
+        is_ours = task.file.spec_id == table.spec().spec_id and _path_in(table, task.file)
+        if is_ours and not task.delete_files:
             by_place[task.file.partition[0], _shard_of(task.file)].append(task.file)
     for _, files in sorted(by_place.items()):
         group: list[IcebergFile] = []
@@ -166,6 +168,11 @@ def _small_groups(table: Table, target_bytes: int) -> Iterator[list[IcebergFile]
                 size += file.file_size_in_bytes
         if len(group) > 1:
             yield group
+
+
+def _path_in(table: Table, file: IcebergFile) -> str | None:
+    """Below the table's location; None for what somebody else put elsewhere."""
+    return below(table.location(), file.file_path)
 
 
 def _shard_of(file: IcebergFile) -> int:
@@ -207,7 +214,7 @@ def expire(
         for shard in table.ends():
             used.add(shard_pending(table.properties, shard) or "")
             used.add(deletions_path(shard, shard_deletions(table.properties, shard) or ""))
-        unused = [info for info in listed if info.key not in used]
+        unused = [info for info in listed if info.key not in used and not _is_kept(table, info)]
         dead = [info for info in unused if _is_dead(info, table.ends(), now - grace_ms)]
         if not is_dry:
             keys = [info.key for info in dead]
@@ -224,6 +231,12 @@ def expire(
         file_bytes=sum(info.size for info in dead),
         young_files=len(unused) - len(dead),
     )
+
+
+def _is_kept(table: TopicTable, info: ObjectInfo) -> bool:
+    """The documents that a REST catalog writes are the catalog's to remove: it may know of more
+    than it tells, and none is much."""
+    return table.catalog.is_rest and METADATA_FILE in info.key.rpartition("/")[2]
 
 
 def _is_dead(info: ObjectInfo, ends: dict[int, int], before_ms: int) -> bool:
@@ -265,9 +278,10 @@ def _forget(table: TopicTable, gone: frozenset[int]) -> None:
 
 def _paths_used(table: TopicTable, *, without: frozenset[int]) -> Iterator[str]:
     """Every file that a snapshot or the newest metadata refers to, below the table's location."""
-    prefix = f"{table.location}/"
-    for path in _locations_used(table.iceberg, without):
-        yield path.removeprefix(prefix)
+    for location in _locations_used(table.iceberg, without):
+        path = below(table.location, location)
+        if path is not None:
+            yield path
 
 
 def _locations_used(table: Table, without: frozenset[int]) -> Iterable[str]:

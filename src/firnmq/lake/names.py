@@ -10,12 +10,49 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from firnmq.errors import FirnError
+
 DATA: Final = "data"
 DELETIONS: Final = "deletions"
 
 _CONVERTED: Final = re.compile(
     r"data/[^/]+/(\d{5,})-(\d{20})-(\d{20})-(\d{3,})-[0-9a-f]{16}\.parquet"
 )
+
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/*")
+_SAME_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+
+
+class FileElsewhere(FirnError):
+    """A table has a file that is not below its location, which somebody else must have added."""
+
+    def __init__(self, location: str, path: str) -> None:
+        super().__init__(
+            f"the file {path} of a table is not below the table's location, {location}; only files "
+            "that are can be read here"
+        )
+        self.location = location
+        self.path = path
+
+
+def normal(location: str) -> str:
+    """A location as we write it: catalogs and other engines write `file:/path` for `file:///path`
+    and `s3a://` for `s3://`, and mean the same."""
+    found = _SCHEME.match(location)
+    if found is None:
+        return f"file://{location.rstrip('/')}" if location.startswith("/") else location
+    scheme = found[1].lower()
+    rest = location[found.end() :].rstrip("/")
+    if scheme == "file":
+        return f"file:///{rest}"
+    return f"{_SAME_SCHEMES.get(scheme, scheme)}://{rest}"
+
+
+def below(location: str, path: str) -> str | None:
+    """What a path is called below a location, both written in any way; None if it is not there."""
+    prefix, found = f"{normal(location)}/", normal(path)
+    return found.removeprefix(prefix) if found.startswith(prefix) else None
 
 
 class Converted(NamedTuple):

@@ -17,8 +17,9 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from firnmq.config import Durability, StorageType
 from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
-from firnmq.lake.plan import OFFSET_END, Plan, SegmentPlan, ShardPlan, TablePlace, Wanted
+from firnmq.lake.plan import OFFSET_END, Plan, SegmentPlan, ShardPlan, TablePlace, Wanted, is_rest
 from firnmq.lake.wire import EARLIEST, HTTP_URL, LATEST, WireClient, split_address
 
 DIRECTORY_GROUP: Final = "firnmq.directories"
@@ -44,6 +45,19 @@ class PlanRefused(FirnError):
 
 class HttpUnreachable(FirnError):
     """The node's HTTP listener cannot be reached from here."""
+
+
+class PlanNotDurable(FirnError):
+    """What is asked for must not be lost with the power, and only by the node's HTTP listener can
+    that be had."""
+
+    def __init__(self, topic: str, because: str, reason: str) -> None:
+        super().__init__(
+            f"{topic!r} {because}, and the node's HTTP listener, which sees to it that a table "
+            f"gets nothing that the log can lose, cannot be asked ({reason}). Give its address by "
+            "the option admin, or let the topic have durability=fsync and not be in memory"
+        )
+        self.topic = topic
 
 
 class PlanWarning(UserWarning):
@@ -144,6 +158,8 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
                 if error.status < 500 and error.kind != _NO_SUCH_PATH:
                     raise
                 reason = str(error)
+        if wanted.is_durable:
+            _require_durable(client, topic, reason)
         warnings.warn(
             f"no plan from the node ({reason}); all of {topic!r} is read through the Kafka "
             "listener, which is slower",
@@ -151,6 +167,17 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
             stacklevel=3,
         )
         return _leader_plan(client, topic, wanted)
+
+
+def _require_durable(client: WireClient, topic: str, reason: str) -> None:
+    """PlanNotDurable for a topic whose records are shown before they are safe. With the others what
+    ListOffsets tells is durable."""
+    kept = client.topic_configs(topic, ("durability", "storage.type"))
+    if kept.get("storage.type") == StorageType.MEMORY.value:
+        raise PlanNotDurable(topic, "is kept in memory", reason)
+    durability = kept.get("durability")
+    if durability in (Durability.OS.value, Durability.INTERVAL.value):
+        raise PlanNotDurable(topic, f"has durability={durability}", reason)
 
 
 def _http_plan(options: Mapping[str, str], url: str, topic: str, wanted: Wanted) -> Plan:
@@ -267,18 +294,22 @@ def _topic(options: Mapping[str, str]) -> str:
 
 def _with_table(plan: Plan, options: Mapping[str, str]) -> Plan:
     """The plan with the catalog and the warehouse that the options name, if they do."""
-    catalog, warehouse = options.get("catalog"), options.get("warehouse")
-    before = plan.table
-    if catalog is None and warehouse is None:
+    if "catalog" not in options and "warehouse" not in options:
         return plan
-    if before is None and (catalog is None or warehouse is None):
+    before = plan.table
+    catalog = options.get("catalog", "" if before is None else before.catalog)
+    warehouse = options.get("warehouse")
+    # What a REST catalog calls a warehouse is its own; no other catalog knows it.
+    if (warehouse is None and before is not None) and (
+        catalog == before.catalog or not (is_rest(catalog) or is_rest(before.catalog))
+    ):
+        warehouse = before.warehouse
+    if warehouse is None and is_rest(catalog):
+        warehouse = ""
+    if not catalog or warehouse is None:
         raise InvalidArgument("catalog", "give both catalog and warehouse, or neither")
     name = f"topics.{plan.topic.replace('.', '_')}"
-    table = TablePlace(
-        catalog=catalog or (before.catalog if before else ""),
-        warehouse=warehouse or (before.warehouse if before else ""),
-        name=before.name if before else name,
-    )
+    table = TablePlace(catalog=catalog, warehouse=warehouse, name=before.name if before else name)
     return msgspec.structs.replace(plan, table=table)
 
 

@@ -30,8 +30,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] | None = None
     """Only records with at least one of these tags."""
     is_durable: bool = False
-    """Only what the loss of power cannot take back: with durability=os, what is synced before the
-    plan is made. For whoever remembers offsets longer than the log might."""
+    """Only what the loss of power cannot take back: unless durability is fsync, what is synced
+    before the plan is made. For whoever remembers offsets longer than the log might."""
 
 
 class ObjectPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,13 +107,19 @@ class StorePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow_http: bool = False
 
 
+def is_rest(catalog: str) -> bool:
+    """Whether it is the address of a catalog that is asked by HTTP."""
+    return catalog.startswith(("http://", "https://"))
+
+
 class TablePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the topic's Iceberg table is, or would be."""
 
     catalog: str
     """`sqlite:////path/catalog.db`, or the http(s) address of a REST catalog."""
     warehouse: str
-    """URL of the folder that holds the tables: file:// or s3://."""
+    """URL of the folder that holds the tables: file:// or s3://. What a REST catalog calls one of
+    its own, or empty: the one that it has."""
     name: str
     """`topics.clicks`."""
 

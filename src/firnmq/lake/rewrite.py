@@ -14,6 +14,7 @@ from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.keyfilter import read_footer
 from firnmq.lake.names import compacted_path
 from firnmq.lake.parquet import DataFile, Made, PartitionedWriter
+from firnmq.lake.placing import Placing
 
 if TYPE_CHECKING:
     from firnmq.tiering.stores import ObjectStore
@@ -66,56 +67,51 @@ def run_rewrite(raw: bytes) -> bytes:
 
 
 def rewrite(work: Rewrite) -> Rewritten:
-    store = warehouse_store(work.location, work.options)
-    files: list[DataFile] = []
-    removed_count = 0
-
-    def place(made: Made) -> None:
-        path = compacted_path(
+    def path(made: Made, number: int) -> str:
+        return compacted_path(
             partition=made.partition,
             shard=work.shard,
             run=f"{work.run}-{work.number:05d}",
-            number=len(files),
+            number=number,
             digest=made.digest,
         )
-        size = len(made.content)
-        store.upload(path, [made.content], size=size)
-        files.append(
-            DataFile(
-                path=path,
-                size=size,
-                row_count=made.row_count,
-                shard=work.shard,
-                partition_value=made.partition_value,
-                footer=made.footer,
-            )
-        )
 
+    store = warehouse_store(work.location, work.options)
     try:
         sources = list(zip(work.paths, work.sizes, strict=True))
         schemas = [
-            read_footer(store, path, size).schema.to_arrow_schema() for path, size in sources
+            read_footer(store, each, size).schema.to_arrow_schema() for each, size in sources
         ]
         if any(not each.equals(schemas[0], check_metadata=True) for each in schemas):
             return Rewritten(number=work.number, files=())
-        writer = PartitionedWriter(schemas[0], work.partition, place)
-        for path, size in sources:
-            content = pa.py_buffer(read_whole(store, path, size))
-            if work.removals:
-                gone_count = _gone_count(content, work.removals)
-                if not gone_count:
-                    continue
-                removed_count += gone_count
-            with pq.ParquetFile(pa.BufferReader(content)) as source:
-                first = 0
-                for batch in source.iter_batches(_ROWS_AT_ONCE):
-                    left = _without_positions(batch, first, work.positions)
-                    writer.write(_without(left, work.removals))
-                    first += batch.num_rows
-        writer.close()
+        removed_count = 0
+        with Placing(store, work.shard, path) as placing:
+            writer = PartitionedWriter(schemas[0], work.partition, placing.put)
+            for source_path, size in sources:
+                content = pa.py_buffer(read_whole(store, source_path, size))
+                removed_count += _write_left(content, work, writer)
+            writer.close()
     finally:
         store.close()
-    return Rewritten(number=work.number, files=tuple(files), removed_count=removed_count)
+    return Rewritten(
+        number=work.number, files=tuple(placing.files), removed_count=removed_count
+    )
+
+
+def _write_left(content: pa.Buffer, work: Rewrite, writer: PartitionedWriter) -> int:
+    """Writes the rows that stay, and says how many go. Nothing if none had to."""
+    gone_count = 0
+    if work.removals:
+        gone_count = _gone_count(content, work.removals)
+        if not gone_count:
+            return 0
+    with pq.ParquetFile(pa.BufferReader(content)) as source:
+        first = 0
+        for batch in source.iter_batches(_ROWS_AT_ONCE):
+            left = _without_positions(batch, first, work.positions)
+            writer.write(_without(left, work.removals))
+            first += batch.num_rows
+    return gone_count
 
 
 def _gone_count(content: pa.Buffer, removals: Sequence[Removal]) -> int:

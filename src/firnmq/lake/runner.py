@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ Watch = Callable[[int, int], None]
 """Called with how many tasks are done, and how many there are."""
 
 _POLL_S: Final = 0.25
+_NO_FIRN: Final = "No module named 'firnmq'"
 
 
 class SparkRunner:
@@ -51,9 +52,9 @@ class SparkRunner:
 
         context = self._spark.sparkContext
         group = f"firn-{secrets.token_hex(8)}"
-        context.setJobGroup(group, title, interruptOnCancel=True)
         raw = [msgspec.msgpack.encode(each) for each in work]
         try:
+            context.setJobGroup(group, title, interruptOnCancel=True)
             with self._watching(group, len(raw)):
                 done: list[bytes] = context.parallelize(raw, len(raw)).map(function).collect()
                 return done
@@ -63,7 +64,8 @@ class SparkRunner:
             context.cancelJobGroup(group)  # Ctrl-C, above all.
             raise
         finally:
-            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+            with suppress(Py4JError):  # A Spark that is gone has been told of already.
+                context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
     @contextmanager
     def _watching(self, group: str, count: int) -> Iterator[None]:
@@ -97,4 +99,6 @@ def _reason(error: BaseException) -> str:
     """The last line of a worker's traceback says what went wrong; the rest is Spark's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("firnmq.") or "Error: " in line]
+    if named and _NO_FIRN in named[0]:
+        return f"{named[0]}: executors need firnmq[lake] in the Python that PYSPARK_PYTHON names"
     return (named or lines or [type(error).__name__])[0][:500]

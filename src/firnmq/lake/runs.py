@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Read at once: some 32,000 records of 250 bytes, which is a good size of an Arrow batch."""
+_ONE_RECORD_BYTES: Final = 64 * 1024
+"""Asked of a node for a single offset: it gives the whole of the first batch anyway."""
 OBJECT_READS: Final = 4
 """Ranges of an object that are fetched at the same time."""
 FETCH_WAIT_MS: Final = 2_000
@@ -275,7 +277,7 @@ class _Leader:
                 split.shard,
                 offset,
                 address=self._address,
-                max_bytes=CHUNK_BYTES,
+                max_bytes=CHUNK_BYTES if split.end_offset - offset > 1 else _ONE_RECORD_BYTES,
                 wait_ms=FETCH_WAIT_MS,
             )
         except (NodeUnreachable, NodeRefused):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firnmq.errors import FirnError
 from firnmq.lake.java import use_java
 
 if TYPE_CHECKING:
@@ -30,6 +32,20 @@ _ALWAYS: Mapping[str, str] = {
 }
 
 
+class SparkNotStarted(FirnError):
+    """There is no Spark to work with: a wrong master or setting, or a cluster that is not there."""
+
+    def __init__(self, master: str | None, reason: str) -> None:
+        where, how = f"on {master}", "--spark-conf"
+        if master is None:
+            where, how = "where spark-submit says", "--conf"
+        super().__init__(
+            f"Spark does not start {where}: {reason}; --master and {how} say where and how it runs"
+        )
+        self.master = master
+        self.reason = reason
+
+
 def spark_session(
     name: str = "firn",
     *,
@@ -40,6 +56,8 @@ def spark_session(
     """The running session, or a new one: on this machine, on a named master, or for None on the
     one that `spark-submit` was given. A quiet one says only what went wrong."""
     use_java(is_quiet=is_quiet)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(name)
@@ -51,4 +69,13 @@ def spark_session(
         chosen[_JAVA_OPTIONS] = f"{logging} {chosen.get(_JAVA_OPTIONS, '')}".strip()
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        raise SparkNotStarted(master, _start_failure(str(error))) from error
+
+
+def _start_failure(text: str) -> str:
+    """What Java said, where it came as far as that."""
+    named = re.search(r"^: [\w.$]+: (.+)$", text, re.MULTILINE)
+    return named[1] if named else text.partition("\n")[0]

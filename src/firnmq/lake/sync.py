@@ -9,7 +9,7 @@ it takes out what was deleted since it got there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -22,6 +22,8 @@ from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import DEAD_LETTERS, CatalogFailed, OpenCatalog
 from firnmq.lake.convert import Conversion, Target, Task, Typing
 from firnmq.lake.deletions import Deleter
+from firnmq.lake.marks import find_mark, leader_split
+from firnmq.lake.places import PlanNotDurable
 from firnmq.lake.plan import Plan, ShardPlan, Split, Wanted
 from firnmq.lake.rewrite import Rewrite, Rewritten
 from firnmq.lake.schema import RAW
@@ -57,6 +59,21 @@ class LogBehindTable(FirnError):
         self.shard = shard
         self.log_end = log_end
         self.table_end = table_end
+
+
+class LogReplaced(FirnError):
+    """The log has another record than the table at an offset that both have: the log was cut, and
+    has grown again. What came in between would never be in the table."""
+
+    def __init__(self, topic: str, shard: int, offset: int) -> None:
+        super().__init__(
+            f"shard {shard} of {topic!r} has another record at offset {offset:,} than its table: "
+            "the log lost records that the table has, and has grown again since, and what took "
+            "their offsets would be missing there. Rename the table and sync anew, or copy the "
+            "topic to another one"
+        )
+        self.shard = shard
+        self.offset = offset
 
 
 class Source(Protocol):
@@ -244,8 +261,10 @@ class TopicSync:
                 )
             except (
                 *(NodeUnreachable, StoreUnavailable, CatalogFailed),
-                *(CommitGivenUp, ConversionFailed),
+                *(CommitGivenUp, ConversionFailed, PlanNotDurable),
             ) as error:
+                if not self._may_pass(error):
+                    raise
                 failures += 1
                 wait_s = min(_RETRY_S * 2**failures, _RETRY_S_MAX)
                 _log.warning("sync_waits", reason=str(error), wait_s=wait_s)
@@ -254,10 +273,15 @@ class TopicSync:
             total.ends = self._table.ends()
         return total
 
+    def _may_pass(self, error: FirnError) -> bool:
+        if isinstance(error, PlanNotDurable):
+            return self._table is not None  # There was a listener, and there may be again.
+        return not isinstance(error, CatalogFailed) or error.is_passing
+
     def _next_plan(self) -> Plan:
         """What there is beyond the table, which is found or made first."""
         if self._table is None:
-            self._open(self._source.plan(Wanted(shards=())))
+            self._open(self._source.plan(Wanted(shards=(), is_durable=True)))
         table = self.table.reload()
         if self._dead is not None:
             finish_pending(table, self._dead.reload())
@@ -276,7 +300,8 @@ class TopicSync:
 
     def _checked_plan(self) -> Plan:
         table = self.table
-        plan = self._source.plan(Wanted(start_offsets=table.ends(), is_durable=True))
+        starts = table.ends() | {shard: mark.offset for shard, mark in table.marks().items()}
+        plan = self._source.plan(Wanted(start_offsets=starts, is_durable=True))
         table.check_topic(plan.topic, plan.topic_id)
         _check_reached(plan, table.ends())
         return plan
@@ -382,12 +407,14 @@ class TopicSync:
         ends = {shard: end for shard, (_, end) in chosen.items()}
         if not ends:
             return None
+        self._check_marks(plan, ends)
         splits = [split for each, _ in chosen.values() for split in each]
         conversions = self._runner.run(self._tasks(splits)) if splits else []
         advance = Advance(
             base=base,
             ends=ends,
             files=[file for each in conversions for file in each.files],
+            marks=_last_marks(conversions),
             summary={"firn.mode": self.table.mode},
             applied=self._deleters[0].noted(plan.shards, {**base, **ends}),
         )
@@ -413,6 +440,17 @@ class TopicSync:
         )
         _note(plan.topic, done)
         return done
+
+    def _check_marks(self, plan: Plan, shards: Collection[int]) -> None:
+        """LogReplaced if one of the shards has not the record that the table has last of it."""
+        marks = self.table.marks()
+        for each in plan.shards:
+            known = marks.get(each.shard)
+            if each.shard not in shards or known is None or each.leader is None:
+                continue
+            found = find_mark(plan, each, known.offset, self._options)
+            if found is not None and found != known:
+                raise LogReplaced(plan.topic, each.shard, known.offset)
 
     def _chosen(self, plan: Plan, base: Mapping[int, int]) -> dict[int, tuple[list[Split], int]]:
         """For each shard that has something: splits from where the table ends, and their end.
@@ -471,22 +509,16 @@ def _asked_of_leader(plan: Plan, shard: ShardPlan, end: int) -> list[Split]:
     start = max(end, shard.start_offset)
     if start >= shard.end_offset:
         return []
-    split = Split(
-        topic=plan.topic,
-        topic_id=plan.topic_id,
-        shard=shard.shard,
-        start_offset=start,
-        end_offset=shard.end_offset,
-        segments=(),
-        leader=shard.leader,
-        machine=plan.machine,
-        store=plan.store,
-        options=plan.options,
-        holes=shard.holes,
-        dead_keys=shard.dead_keys,
-        aborted=shard.aborted,
-    )
-    return [split]
+    return [leader_split(plan, shard, start, shard.end_offset)]
+
+
+def _last_marks(conversions: Sequence[Conversion]) -> dict[int, str]:
+    """Of each shard, that of the last split that had a record."""
+    return {
+        each.shard: each.mark.text
+        for each in sorted(conversions, key=lambda each: each.start_offset)
+        if each.mark is not None
+    }
 
 
 def _target(table: TopicTable, schema: pa.Schema) -> Target:

@@ -21,8 +21,10 @@ import pyarrow as pa
 
 from firnmq.errors import FirnError, NotFound
 from firnmq.eventlog import EventLogger
-from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, OpenCatalog, table_name
+from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, CatalogFailed, OpenCatalog, table_name
 from firnmq.lake.datafiles import appending, iceberg_files
+from firnmq.lake.marks import Mark
+from firnmq.lake.names import normal
 from firnmq.lake.parquet import PARTITIONS, DataFile
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ _SHARD_END: Final = re.compile(r"firn\.shard\.(\d+)\.end")
 _COMMIT_ATTEMPTS: Final = 20
 _COMMIT_WAIT_S: Final = 0.05
 _COMMIT_WAIT_S_MAX: Final = 2.0
+_COMMIT_S_MAX: Final = 180.0
+"""Attempts begin within this time of the first: a catalog may also not answer at all."""
 _SHARD_ID, _OFFSET_ID, _TIMESTAMP_ID = 1, 2, 3
 """Field ids: columns are numbered from 1 in their order, and these come first."""
 
@@ -51,13 +55,16 @@ _PROPERTIES: Final = {
     "format-version": "2",
     **_NO_RETRIES,
     "write.metadata.previous-versions-max": "100",
-    "write.metadata.metrics.column.key": "truncate(64)",
-    "write.metadata.metrics.column.value": "none",
-    "write.metadata.metrics.column.headers.element.key": "none",
-    "write.metadata.metrics.column.headers.element.value": "none",
     "write.parquet.compression-codec": "zstd",
     "write.parquet.compression-level": "1",
 }
+_METRICS: Final = {
+    "key": "truncate(64)",
+    "value": "none",
+    "headers.element.key": "none",
+    "headers.element.value": "none",
+}
+"""What statistics there are of columns; for others, the usual ones."""
 
 _log = EventLogger("lake.table")
 
@@ -109,6 +116,8 @@ class Advance:
     """Shard → first offset not in the table, as the round began."""
     ends: Mapping[int, int]
     files: Sequence[DataFile]
+    marks: Mapping[int, str] = field(default_factory=dict)
+    """Shard → its last record, as text, where there are new ones."""
     summary: Mapping[str, str] = field(default_factory=dict)
     applied: Mapping[int, tuple[str | None, str]] = field(default_factory=dict)
     """Shard → what the table notes of deletions, and what is to be noted in its place, now that
@@ -150,7 +159,8 @@ class TopicTable:
 
     @property
     def location(self) -> str:
-        return str(self._table.location())
+        """As we write it; the catalog may write it in another way."""
+        return normal(self._table.location())
 
     @property
     def iceberg(self) -> Table:
@@ -175,7 +185,13 @@ class TopicTable:
         return str(self._table.spec().fields[0].transform)
 
     def reload(self) -> TopicTable:
-        self._table = self._catalog.iceberg.load_table(self._table.name())
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            with self._catalog.asking():
+                self._table = self._catalog.iceberg.load_table(self._table.name())
+        except NoSuchTableError:
+            raise NoTable(self.name, within=self._catalog.place.catalog) from None
         return self
 
     def check_topic(self, topic: str, topic_id: str) -> None:
@@ -185,6 +201,14 @@ class TopicTable:
     def ends(self) -> dict[int, int]:
         """Shard → first offset that is not in the table; absent: nothing of the shard is."""
         return shard_ends(self.properties)
+
+    def marks(self) -> dict[int, Mark]:
+        """Shard → the last record that the table has of it, where that is known."""
+        found = {
+            shard: Mark.of_text(self.properties.get(f"firn.shard.{shard}.last", ""))
+            for shard in self.ends()
+        }
+        return {shard: mark for shard, mark in found.items() if mark is not None}
 
     def columns(self) -> pa.Schema:
         """The table's columns as they are now, with their ids."""
@@ -219,6 +243,11 @@ class TopicTable:
                 return Advanced()
             files = [file for file in wanted.files if file.shard in shards]
             changes = {f"firn.shard.{shard}.end": str(wanted.ends[shard]) for shard in shards}
+            changes |= {
+                f"firn.shard.{shard}.last": wanted.marks[shard]
+                for shard in shards
+                if shard in wanted.marks
+            }
             if pending is not None:
                 changes |= {f"firn.shard.{shard}.pending": pending for shard in shards}
             for shard in shards:
@@ -248,39 +277,34 @@ class TopicTable:
         `attempt` stages its changes, with the token in the snapshot's summary, and may find that
         there is nothing left to do, which it says with a result without a snapshot.
         """
-        from pyiceberg.exceptions import (
-            CommitFailedException,
-            CommitStateUnknownException,
-            ServiceUnavailableError,
-        )
-        from sqlalchemy.exc import OperationalError
+        from pyiceberg.exceptions import CommitFailedException
 
         token, reason, staged = secrets.token_hex(8), "", nothing
-        for number in range(_COMMIT_ATTEMPTS):
+        began_s, number = time.monotonic(), 0
+        while number < _COMMIT_ATTEMPTS and time.monotonic() - began_s < _COMMIT_S_MAX:
             if number:
                 wait_s = min(_COMMIT_WAIT_S * 2**number, _COMMIT_WAIT_S_MAX)
                 time.sleep(wait_s * random.uniform(0.5, 1.0))
+            number += 1
             try:
                 self.reload()
-                if number and self._has_commit(token):
+                if number > 1 and self._has_commit(token):
                     return staged
                 transaction = _not_repeated(self._table).transaction()
                 staged = attempt(transaction, token)
                 if staged.snapshot_id is None:
                     return staged
-                transaction.commit_transaction()
-            except (
-                CommitFailedException,
-                CommitStateUnknownException,
-                ServiceUnavailableError,
-                OperationalError,
-            ) as error:
+                with self._catalog.asking():
+                    transaction.commit_transaction()
+            except (CommitFailedException, CatalogFailed) as error:
+                if isinstance(error, CatalogFailed) and not error.is_passing:
+                    raise
                 reason = str(error)
                 _log.info("commit_repeated", table=self.name, attempt=number, reason=reason)
                 continue
             self.reload()
             return staged
-        raise CommitGivenUp(self.name, _COMMIT_ATTEMPTS, reason)
+        raise CommitGivenUp(self.name, number, reason)
 
     def _has_commit(self, token: str) -> bool:
         """Whether an attempt took effect though its answer did not arrive."""
@@ -325,7 +349,8 @@ def find_table(
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     try:
-        table = catalog.iceberg.load_table((namespace, table_name(topic)))
+        with catalog.asking():
+            table = catalog.iceberg.load_table((namespace, table_name(topic)))
     except (NoSuchTableError, NoSuchNamespaceError):
         return None
     found = table.properties.get(TOPIC_ID)
@@ -360,6 +385,8 @@ def make_table(
 ) -> TopicTable:
     """The topic's table, made if it is not there. Several may make it at once: one is made.
 
+    The topic's id is in its location: a topic that is made again must not find files of the one
+    before, nor an expiry take those of a table that was renamed for files of nobody.
     `properties` are for one that is made, besides those that all have.
     """
     from pyiceberg.exceptions import TableAlreadyExistsError
@@ -368,33 +395,46 @@ def make_table(
     if found is not None:
         return found
     catalog.make_namespace(namespace)
-    name = table_name(topic)
-    location: str | None = None
-    if catalog.place.catalog.startswith("sqlite:"):
-        # With the id in it: a topic that is made again must not find files of the one before.
-        location = f"{catalog.place.warehouse.rstrip('/')}/{namespace}/{name}-{topic_id}"
+    wanted: dict[str, Any] = {
+        "identifier": (namespace, table_name(topic)),
+        "schema": iceberg_schema(schema),
+        "partition_spec": _partition_spec(partition),
+        "sort_order": _sort_order(),
+        "properties": {
+            **_PROPERTIES,
+            **_metrics(schema),
+            TOPIC: topic,
+            TOPIC_ID: topic_id,
+            CLUSTER: cluster,
+            MODE: mode,
+            **(properties or {}),
+        },
+    }
     try:
-        catalog.iceberg.create_table(
-            (namespace, name),
-            schema=iceberg_schema(schema),
-            location=location,
-            partition_spec=_partition_spec(partition),
-            sort_order=_sort_order(),
-            properties={
-                **_PROPERTIES,
-                TOPIC: topic,
-                TOPIC_ID: topic_id,
-                CLUSTER: cluster,
-                MODE: mode,
-                **(properties or {}),
-            },
-        )
+        with catalog.asking():
+            if catalog.is_rest:
+                from firnmq.lake.rest import create_apart
+
+                create_apart(catalog.iceberg, wanted, topic_id)
+            else:
+                folder = f"{catalog.place.warehouse.rstrip('/')}/{namespace}"
+                location = f"{folder}/{table_name(topic)}-{topic_id}"
+                catalog.iceberg.create_table(**wanted, location=location)
     except TableAlreadyExistsError:
         pass
     made = find_table(catalog, topic, topic_id, namespace=namespace)
     assert made is not None
     _log.info("table_made", table=made.name, topic=topic, location=made.location)
     return made
+
+
+def _metrics(schema: pa.Schema) -> dict[str, str]:
+    """Catalogs refuse properties of columns that a table does not have."""
+    return {
+        f"write.metadata.metrics.column.{column}": mode
+        for column, mode in _METRICS.items()
+        if column.partition(".")[0] in schema.names
+    }
 
 
 def _partition_spec(partition: str) -> PartitionSpec:

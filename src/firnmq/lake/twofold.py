@@ -29,6 +29,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[DataFile, ...]
     summary: dict[str, str]
     applied: dict[int, tuple[str | None, str]] = {}
+    marks: dict[int, str] = {}
 
 
 def commit_both(
@@ -44,6 +45,7 @@ def commit_both(
             files=tuple(advance.files),
             summary=dict(advance.summary),
             applied=dict(advance.applied),
+            marks=dict(advance.marks),
         )
         store.put(path, msgspec.msgpack.encode(document))
         first = dead.advance(letters, other_ends=lambda: table.reload().ends(), pending=path)
@@ -86,6 +88,7 @@ def finish_pending(table: TopicTable, dead: TopicTable) -> None:
                 files=document.files,
                 summary=document.summary,
                 applied=document.applied,
+                marks=document.marks,
             )
             done = table.advance(advance.only((shard,)))
             _log.info("pending_finished", table=table.name, shard=shard, rows=done.row_count)

@@ -445,6 +445,10 @@ class WireClient:
         found = self._configs(_TOPIC_RESOURCE, topic, list(_MEANING))
         return {name: None if text in _NONE else text for name, text in found.items()}
 
+    def topic_configs(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
+        """A topic's options as the node says them."""
+        return self._configs(_TOPIC_RESOURCE, topic, list(names))
+
     def _configs(
         self, kind: int, name: str, keys: list[str], address: str | None = None
     ) -> dict[str, str | None]:

@@ -24,6 +24,8 @@ _START_ATTEMPTS_MAX = 5
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 10
 _POLL_S = 0.02
+_CATALOG_PORT = 2
+"""Which of its ports the catalog has."""
 
 
 class SeaweedFailed(FirnError):
@@ -60,6 +62,11 @@ class SeaweedServer:
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def catalog(self) -> str:
+        """Address of its Iceberg REST catalog, whose warehouse is `table_bucket`."""
+        return f"http://127.0.0.1:{self._ports[_CATALOG_PORT]}"
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""The table through Iceberg's own runtime for Spark, on the same SQLite catalog.
+"""The table through Iceberg's own runtime for Spark, on the same catalog: SQLite, or by REST.
 
 Needs Maven and what it can fetch: `pytest -m iceberg tests/integration/lake`. It runs in a Spark of
 its own, in a process of its own, since jars are for a whole JVM.
@@ -25,13 +25,14 @@ from tests.integration.lake.lab import (
     produce,
     sync_here,
 )
+from tests.integration.lake.rest_catalog import RestCatalogProcess
 
 TIMEOUT_S = 300
 
 QUERY = """
 import json, sys
 from firnmq.lake.session import SMALL, spark_session
-jars, catalog, warehouse, table = sys.argv[1:]
+jars, catalog, table = sys.argv[1:]
 firn = "spark.sql.catalog.firn"
 spark = spark_session("iceberg", master="local[1]", settings={
     **SMALL,
@@ -40,9 +41,7 @@ spark = spark_session("iceberg", master="local[1]", settings={
     "spark.driver.host": "127.0.0.1",
     "spark.log.level": "ERROR",
     firn: "org.apache.iceberg.spark.SparkCatalog",
-    firn + ".catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-    firn + ".uri": catalog,
-    firn + ".warehouse": warehouse,
+    **{f"{firn}.{name}": value for name, value in json.loads(catalog).items()},
 })
 rows = spark.sql(
     f"SELECT shard, offset, unix_millis(timestamp), key, value FROM firn.topics.{table} "
@@ -71,15 +70,41 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 @pytest.mark.iceberg
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="needs Maven")
 def test_spark_sql_reads_the_table_natively(node: NodeProcess, tmp_path: Path) -> None:
-    topic = new_topic(node, "orders")
-    options = options_of(node, topic, tmp_path / "lake")
+    options = options_of(node, new_topic(node, "orders"), tmp_path / "lake")
+    database = options["catalog"].removeprefix("sqlite:///")
+    catalog = {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": f"jdbc:sqlite:{database}",
+        "warehouse": options["warehouse"],
+    }
+    _read_natively(node, options, catalog)
+
+
+@pytest.mark.iceberg
+@pytest.mark.skipif(shutil.which("mvn") is None, reason="needs Maven")
+def test_spark_sql_reads_the_table_of_a_rest_catalog(tmp_path: Path) -> None:
+    """Which the node names, without a warehouse: the catalog has its own."""
+    server = RestCatalogProcess(tmp_path / "rest")
+    server.start()
+    node = NodeProcess(tmp_path / "data", {"FIRN_LAKE_CATALOG": server.url})
+    try:
+        node.start()
+        options = options_of(node, new_topic(node, "orders"))
+        _read_natively(node, options, {"type": "rest", "uri": server.url})
+    finally:
+        if node.is_running:
+            node.close()
+        server.kill()
+
+
+def _read_natively(node: NodeProcess, options: dict[str, str], catalog: dict[str, str]) -> None:
+    topic = options["topic"]
     sent = produce(node, topic, numbered(200))
     sync_here(options, partition="hour")
-    database = options["catalog"].removeprefix("sqlite:///")
     done = subprocess.run(
         [
             *(sys.executable, "-c", QUERY, ",".join(map(str, fetched_jars()))),
-            *(f"jdbc:sqlite:{database}", options["warehouse"], topic.replace(".", "_")),
+            *(json.dumps(catalog), topic.replace(".", "_")),
         ],
         capture_output=True,
         text=True,

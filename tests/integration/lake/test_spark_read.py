@@ -153,6 +153,9 @@ def test_filters_choose_rows_and_segments(spark: SparkSession, node: NodeProcess
         (F.array_contains("tags", "t9"), [i for i in range(COUNT) if i % 10 == 9 and i % 3 == 0]),
         (F.col("value").isNull(), list(range(7, COUNT, 50))),
         ((F.col("shard") == 0) & (F.col("shard") == 1), []),
+        (F.col("shard") == 99, []),
+        ((F.col("shard") == 99) & (F.col("offset") < 3), []),
+        (F.col("shard").isin(1, 99) & (F.col("offset") < 2), [1, 3]),
     ]
     for condition, indexes in cases:
         found = frame(spark, node, pushFilters="true").where(condition)
@@ -160,6 +163,13 @@ def test_filters_choose_rows_and_segments(spark: SparkSession, node: NodeProcess
     found = frame(spark, node, pushFilters="true")
     plan = found.where((F.col("shard") == 1) & (F.col("offset") > 3))._jdf.queryExecution()
     assert ") Filter " not in plan.executedPlan().toString(), "Spark need not look again"
+
+
+def test_an_option_must_name_shards_that_are_there(spark: SparkSession, node: NodeProcess) -> None:
+    """Unlike a filter, which may be about anything."""
+    for more in ({}, {"pushFilters": "true"}):
+        with pytest.raises(PySparkException, match="no shard '99'"):
+            frame(spark, node, shards="99", **more).where("shard = 99").collect()
 
 
 def test_a_data_frame_can_be_used_again(spark: SparkSession, node: NodeProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from firnmq.lake.convert import Conversion, Task
 from firnmq.lake.peek import peek_mode
-from firnmq.lake.places import make_plan
+from firnmq.lake.places import PlanNotDurable, PlanWarning, make_plan
 from firnmq.lake.plan import Wanted
 from firnmq.lake.runner import SparkRunner
 from firnmq.lake.spark.columns import RECORD
@@ -23,7 +24,7 @@ from firnmq.lake.spark.options import read_options
 from firnmq.lake.spark.planning import RecordsGone, StreamAhead
 from firnmq.lake.spark.reading import PiecePartition
 from firnmq.lake.spark.streaming import FirnStreamReader
-from firnmq.lake.sync import SyncDone, TopicSync
+from firnmq.lake.sync import LogReplaced, SyncDone, TopicSync
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
@@ -270,6 +271,75 @@ def test_a_memory_topic_does_not_give_the_tables_offsets_again(tmp_path: Path) -
         assert later[0].offset == 10
         sync_here(options_of(node, topic, tmp_path / "lake"))
         assert rows_of(options) == [each.row for each in (*sent, *later)]
+    finally:
+        node.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"durability": "os"}, "has durability=os"),
+        ({"durability": "interval"}, "has durability=interval"),
+        ({"storage_type": "EngineMemory"}, "is kept in memory"),
+    ],
+)
+def test_without_the_http_listener_no_table_gets_what_a_log_can_lose(
+    node: NodeProcess, tmp_path: Path, config: dict[str, str], said: str
+) -> None:
+    """1. Where the listener cannot be reached, a sync is refused and makes no table. 2. Readers get
+    their plan. 3. With the listener there is nothing to refuse."""
+    topic = new_topic(node, **config)
+    options = options_of(node, topic, tmp_path / "lake")
+    sent = produce(node, topic, numbered(10))
+    alone = {**options, "admin": "127.0.0.1:1"}
+    with pytest.raises(PlanNotDurable, match=said) as caught:
+        sync_here(alone)
+    assert "option admin" in str(caught.value)
+    assert not (tmp_path / "lake").exists()
+    with pytest.warns(PlanWarning):
+        assert len(make_plan(alone).shards) == 2
+    sync_here(options)
+    assert rows_of(options) == [each.row for each in sent]
+
+
+@pytest.mark.filterwarnings("ignore::firnmq.lake.places.PlanWarning")
+def test_without_the_http_listener_a_table_gets_what_is_durable(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    topic = new_topic(node)
+    options = {**options_of(node, topic, tmp_path / "lake"), "admin": "127.0.0.1:1"}
+    sent = produce(node, topic, numbered(10))
+    sync_here(options)
+    sent += produce(node, topic, numbered(10, start=10))
+    sync_here(options)
+    assert rows_of(options) == sorted(each.row for each in sent)
+
+
+@pytest.mark.parametrize("storage", ["EngineSegment", "EngineRocksDB"])
+def test_a_node_with_an_older_copy_of_its_data_is_noticed(tmp_path: Path, storage: str) -> None:
+    """1. A node's directory is copied, and then gets more, which a table has. 2. The copy takes its
+    place, and gets other records, more than there were. 3. The sync refuses; the table is as it
+    was."""
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    try:
+        topic = new_topic(node, shards=1, storage_type=storage)
+        sent = produce(node, topic, numbered(10, shards=1))
+        node.terminate()
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        node.start()
+        sent += produce(node, topic, numbered(10, start=10, shards=1))
+        options = options_of(node, topic, tmp_path / "lake")
+        sync_here(options)
+        node.kill()
+        shutil.rmtree(tmp_path / "data")
+        shutil.move(tmp_path / "copy", tmp_path / "data")
+        node.start()
+        produce(node, topic, numbered(30, start=500, shards=1))
+        with pytest.raises(LogReplaced) as caught:
+            sync_here(options)
+        assert caught.value.offset == 19
+        assert rows_of(options) == [each.row for each in sent]
     finally:
         node.close()
 

@@ -31,3 +31,15 @@ def test_settings_name_them(tmp_path: Path) -> None:
 def test_what_is_no_place_is_refused(settings: dict[str, str]) -> None:
     with pytest.raises(InvalidArgument):
         LakeConfig(**settings)
+
+
+def test_a_rest_catalog_has_warehouses_of_its_own(tmp_path: Path) -> None:
+    assert LakeConfig(catalog="https://catalog.example.org").warehouse_in(tmp_path) == ""
+    named = LakeConfig(catalog="https://catalog.example.org", warehouse="main")
+    assert named.warehouse_in(tmp_path) == "main"
+
+
+def test_an_address_with_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidArgument, match="says who asks") as caught:
+        LakeConfig(catalog="https://me:s3cr3t@catalog.example.org")
+    assert "s3cr3t" not in str(caught.value)

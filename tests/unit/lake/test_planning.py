@@ -236,10 +236,15 @@ def test_any_filters_together(lab: Lab, seed: int) -> None:
         assert rows(topic.read(wanted, target_bytes=rng.choice((1, 10**9)))) == expected, wanted
 
 
-def test_a_durable_plan_has_synced_what_it_shows(lab: Lab) -> None:
-    """A table keeps what a power cut would take from a log whose records are left to the system,
-    and their offsets would be given out again."""
-    topic = LakeTopic(lab, {"durability": "os"})
+@pytest.mark.parametrize(
+    "options",
+    [{"durability": "os"}, {"durability": "interval", "durability.interval.ms": 3_600_000}],
+    ids=["os", "interval"],
+)
+def test_a_durable_plan_has_synced_what_it_shows(lab: Lab, options: dict[str, object]) -> None:
+    """A table keeps what a power cut would take from a log whose records are shown before they are
+    on the device, and their offsets would be given out again."""
+    topic = LakeTopic(lab, options)
     topic.shard.append(*numbered(20))
     log = topic.engine.log(topic.topic.shard_name(0))  # type: ignore[attr-defined]
     assert topic.plan().shards[0].end_offset == 20

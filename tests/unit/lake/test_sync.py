@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from firnmq import NewRecord
 from firnmq.lake.plan import Plan, Wanted
-from firnmq.lake.sync import LogBehindTable, TopicSync
+from firnmq.lake.sync import LogBehindTable, LogReplaced, TopicSync
 from firnmq.lake.table import OtherTopicsTable
 from tests.conformance.lab import Lab, numbered
 from tests.unit.lake.lake_lab import LakeTopic
 from tests.unit.lake.rows import content
 from tests.unit.lake.sync_lab import HereRunner, LabSource
+
+
+def keyed(count: int, start: int = 0) -> list[NewRecord]:
+    """Records that differ by their numbers."""
+    return [
+        NewRecord(key=b"key %d" % number, value=b"value %d" % number)
+        for number in range(start, start + count)
+    ]
 
 
 @pytest.fixture
@@ -56,6 +65,64 @@ def test_a_log_that_ends_before_the_table_is_refused(
     with pytest.raises(LogBehindTable) as caught:
         sync.run()
     assert (caught.value.log_end, caught.value.table_end) == (10, 20)
+
+
+def test_a_log_that_was_cut_and_has_grown_again_is_refused(
+    source: LabSource, sync: TopicSync
+) -> None:
+    """1. The table has twenty records. 2. The log loses ten of them, and gets thirty others. 3. It
+    is found out by the last that the table has, and nothing gets into the table."""
+    shard, engine = source.topic.shard, source.topic.engine
+    shard.append(*keyed(10))
+    shard.append(*keyed(10, start=10))
+    assert sync.run().ends == {0: 20}
+    engine.truncate(source.topic.topic.shard_name(0), 10)
+    for start in (100, 110, 120):
+        shard.append(*keyed(10, start=start))
+    with pytest.raises(LogReplaced, match="offset 19 ") as caught:
+        sync.run()
+    assert (caught.value.shard, caught.value.offset) == (0, 19)
+    assert len(content(sync.table)) == 20
+
+
+def test_a_log_that_got_the_same_again_is_taken_for_what_it_was(
+    source: LabSource, sync: TopicSync
+) -> None:
+    """As from a copy of itself: nothing is lost if it goes on."""
+    shard, engine = source.topic.shard, source.topic.engine
+    shard.append(*keyed(10))
+    shard.append(*keyed(10, start=10))
+    sync.run()
+    engine.truncate(source.topic.topic.shard_name(0), 10)
+    shard.append(*keyed(10, start=10))
+    shard.append(*keyed(10, start=20))
+    assert sync.run().ends == {0: 30}
+    assert [row["offset"] for row in content(sync.table)] == list(range(30))
+
+
+@pytest.mark.parametrize("fate", ["deleted", "its key deleted", "dropped", "its segment dropped"])
+def test_a_last_record_that_is_gone_stops_nothing(
+    source: LabSource, sync: TopicSync, fate: str
+) -> None:
+    shard, engine = source.topic.shard, source.topic.engine
+    name = source.topic.topic.shard_name(0)
+    sent = keyed(10)
+    shard.append(*sent)
+    sync.run()
+    match fate:
+        case "deleted":
+            engine.delete_by_offset(name, [9])
+        case "its key deleted":
+            assert sent[9].key is not None
+            engine.delete_by_key(name, sent[9].key)
+        case "dropped":
+            engine.delete_records_before(name, 10)
+        case "its segment dropped":
+            engine.roll(name)
+            engine.delete_records_before(name, 10)
+            engine.housekeep()
+    shard.append(*keyed(10, start=20))
+    assert sync.run().ends == {0: 20}
 
 
 def test_only_what_is_durable_is_asked_for(source: LabSource, sync: TopicSync) -> None:

@@ -130,9 +130,25 @@ def read_bounds(options: ReadOptions, *, starts: bool = True) -> Bounds:
     return patiently(ask)
 
 
+def known_shards(options: ReadOptions) -> set[int]:
+    """The topic's shards, of which a filter may name others; an option must not."""
+    if "bootstrap" not in options.connection:
+        return {each.shard for each in make_plan(options.connection).shards}
+
+    def ask() -> set[int]:
+        with WireClient.from_options(options.connection, client_id="firn-spark") as client:
+            return set(client.place(options.topic).leaders)
+
+    return patiently(ask)
+
+
 def wanted_of(options: ReadOptions, limits: Limits) -> Wanted:
     """Options and filters with every offset as a number."""
     wanted = limits.wanted
+    if options.wanted.shards is None and wanted.shards is not None:
+        known = known_shards(options)
+        there = tuple(shard for shard in wanted.shards if shard in known)
+        wanted = msgspec.structs.replace(wanted, shards=there)
     starting, ending = options.starting, options.ending
     has_edges = starting.edge == "latest" or ending.edge == "earliest"
     has_edges = has_edges or any(

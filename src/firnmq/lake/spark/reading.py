@@ -48,6 +48,8 @@ class FirnReader(DataSourceReader):
         if self._limits.is_empty:
             return []
         wanted = wanted_of(options, self._limits)
+        if wanted.shards == ():
+            return []
         demanded = {
             shard: place
             for shard, place in options.starting.of_shards.items()
