@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -360,6 +361,18 @@ def test_expiry_takes_the_rows_and_leaves_the_note(table: TopicTable) -> None:
     work = Work()
     assert Deleter(table, work).apply([deleted(0, 3, 4)]) == Applied()
     assert not work.done
+
+
+def test_a_file_with_rows_of_several_shards(table: TopicTable) -> None:
+    """Such as another engine makes when it puts small files together."""
+    parts = [raw_rows(shard, range(10)) for shard in (0, 1, 2)]
+    (file,) = written(table, pa.Table.from_batches(parts).combine_chunks().to_batches()[0])
+    ends = {0: 10, 1: 10, 2: 10}
+    files = [msgspec.structs.replace(file, shard=0)]
+    assert table.advance(Advance(base={}, ends=ends, files=files)).shards
+    plan = [deleted(0, 3), deleted(1, k4=8), deleted(2)]
+    assert Deleter(table, Work()).apply(plan).row_count == 2
+    assert rows(table) == both(10, [0, 1, 2]) - {(0, 3), (1, 4)}
 
 
 def test_bounds_that_are_not_there_exclude_nothing() -> None:
