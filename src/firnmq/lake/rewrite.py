@@ -93,9 +93,7 @@ def rewrite(work: Rewrite) -> Rewritten:
             writer.close()
     finally:
         store.close()
-    return Rewritten(
-        number=work.number, files=tuple(placing.files), removed_count=removed_count
-    )
+    return Rewritten(number=work.number, files=tuple(placing.files), removed_count=removed_count)
 
 
 def _write_left(content: pa.Buffer, work: Rewrite, writer: PartitionedWriter) -> int:
