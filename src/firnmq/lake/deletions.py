@@ -162,7 +162,7 @@ class Deleter:
             _log.warning(
                 "deletions_wait",
                 table=self._table.name,
-                hint="files of others, by place or kind: rewrite them with the engine that made them"
+                hint="files of others, by place or kind: rewrite them with whoever made them"
                 if is_stuck
                 else "others replace files all the time; the next sync tries again",
             )
