@@ -149,18 +149,22 @@ def plan_history(
         if table.mode == "raw":
             ends = table.ends()
             return History(ends, scan.splits(table, ends), table=table.name)
-        return History({}, [], table=table.name, hidden=_hidden(table, scan))
+        dead = _dead_letters(catalog, plan)
+        hidden = {} if dead is None else _hidden(dead, scan)
+        return History({}, [], table=table.name, hidden=hidden | _hidden(table, scan))
 
 
-def _of_columns(catalog: OpenCatalog, table: TopicTable, scan: _Scan, shown: Shown) -> History:
+def _dead_letters(catalog: OpenCatalog, plan: Plan) -> TopicTable | None:
     from firnmq.lake.catalog import DEAD_LETTERS
     from firnmq.lake.table import find_table
 
+    return find_table(catalog, plan.topic, plan.topic_id or None, namespace=DEAD_LETTERS)
+
+
+def _of_columns(catalog: OpenCatalog, table: TopicTable, scan: _Scan, shown: Shown) -> History:
     schema = KeptSchema.found(table.properties)
     if shown == "dead_letters":
-        dead = find_table(
-            catalog, scan.plan.topic, scan.plan.topic_id or None, namespace=DEAD_LETTERS
-        )
+        dead = _dead_letters(catalog, scan.plan)
         if dead is None:
             raise NotTyped(scan.plan.topic, "it has no table of dead letters yet")
         table = dead

@@ -281,6 +281,9 @@ def test_dead_letters_have_their_own_ends(catalog: OpenCatalog) -> None:
         "reason": "bad",
         "value": b"value 1",
     }
+    # Whoever wants records as they are misses these too, once the log has dropped them.
+    assert history_of(catalog, values="raw").hidden == {}
+    assert history_of(catalog, values="raw", start_offset=2).hidden == {0: 0}
 
 
 def test_a_look_into_the_catalog_finds_the_mode(catalog: OpenCatalog) -> None:

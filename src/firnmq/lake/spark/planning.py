@@ -53,9 +53,9 @@ class HistoryIsTyped(FirnError):
     def __init__(self, topic: str, table: str, shard: int, offset: int, start: int) -> None:
         super().__init__(
             f"shard {shard} of {topic!r} begins at offset {start:,}; earlier ones, from {offset:,} "
-            f"on, are only in the table {table}, as columns: read them with the option "
-            "values=typed. Begin later by startingOffsets, or set failOnDataLoss to false or table "
-            "to never, to read what is in the log alone"
+            f"on, are only in the table {table}, as columns, or are its dead letters: read them "
+            "with the option values=typed or values=dead_letters. Begin later by startingOffsets, "
+            "or set failOnDataLoss to false or table to never, to read what is in the log alone"
         )
         self.shard = shard
         self.offset = offset
