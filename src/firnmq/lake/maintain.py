@@ -15,7 +15,14 @@ from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.datafiles import iceberg_files, replacing
 from firnmq.lake.names import DATA, DELETIONS, below, deletions_path, parse_converted
 from firnmq.lake.rewrite import Rewrite, Rewritten
-from firnmq.lake.table import COMMIT, Advanced, TopicTable, shard_deletions, shard_pending
+from firnmq.lake.table import (
+    COMMIT,
+    METADATA,
+    Advanced,
+    TopicTable,
+    shard_deletions,
+    shard_pending,
+)
 from firnmq.lake.twofold import PENDING
 
 if TYPE_CHECKING:
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
 TARGET_BYTES: Final = 256 * 1024 * 1024
 SMALL_PART: Final = 0.75
 """A file below this part of the target is small."""
-METADATA: Final = "metadata"
 METADATA_FILE: Final = ".metadata.json"
 SNAPSHOT_AGE_MS: Final = 7 * 24 * 3600 * 1000
 GRACE_MS: Final = 24 * 3600 * 1000

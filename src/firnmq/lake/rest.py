@@ -7,7 +7,7 @@ the HTTP library's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,22 +66,19 @@ class PunctualRestCatalog(RestCatalog):
         session.send = sent  # type: ignore[method-assign]
 
 
-def create_apart(catalog: Catalog, wanted: dict[str, Any], mark: str) -> None:
-    """Makes a table beside where the catalog would put it, with the mark in the location, for the
-    catalog may give the same place again when the table is renamed. One that lets nobody choose a
-    place sees to that itself."""
+def create_at(catalog: Catalog, wanted: dict[str, Any], choose: Callable[[str], str]) -> None:
+    """Makes a table where `choose` says, which is told where the catalog would put it: that is
+    often the same place again when the table is renamed. A catalog that lets nobody choose sees to
+    it by itself."""
     try:
         staged = catalog.create_table_transaction(**wanted)
-        location = f"{staged.table_metadata.location.rstrip('/')}-{mark}"
     except (BadRequestError, NotImplementedError):
-        location = None
-    if location is not None:
-        try:
-            catalog.create_table(**wanted, location=location)
-            return
-        except (BadRequestError, ForbiddenError):
-            pass
-    catalog.create_table(**wanted)
+        catalog.create_table(**wanted)
+        return
+    try:
+        catalog.create_table(**wanted, location=choose(staged.table_metadata.location))
+    except (BadRequestError, ForbiddenError):
+        catalog.create_table(**wanted)
 
 
 @contextmanager

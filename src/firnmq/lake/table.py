@@ -21,7 +21,14 @@ import pyarrow as pa
 
 from firnmq.errors import FirnError, NotFound
 from firnmq.eventlog import EventLogger
-from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, CatalogFailed, OpenCatalog, table_name
+from firnmq.lake.catalog import (
+    DEAD_LETTERS,
+    TOPICS,
+    CatalogFailed,
+    OpenCatalog,
+    table_name,
+    warehouse_store,
+)
 from firnmq.lake.datafiles import appending, iceberg_files
 from firnmq.lake.marks import Mark
 from firnmq.lake.names import normal
@@ -40,6 +47,8 @@ MODE: Final = "firn.mode"
 COMMIT: Final = "firn.commit"
 """In a snapshot's summary: which attempt made it, for one whose answer was lost."""
 
+METADATA: Final = "metadata"
+"""Folder of what is not data, below a table's location."""
 _SHARD_END: Final = re.compile(r"firn\.shard\.(\d+)\.end")
 _COMMIT_ATTEMPTS: Final = 20
 _COMMIT_WAIT_S: Final = 0.05
@@ -385,8 +394,9 @@ def make_table(
 ) -> TopicTable:
     """The topic's table, made if it is not there. Several may make it at once: one is made.
 
-    The topic's id is in its location: a topic that is made again must not find files of the one
-    before, nor an expiry take those of a table that was renamed for files of nobody.
+    It gets a location that no other table has or had: a topic that is made again must not find
+    files of the one before, nor an expiry take those of a table that was renamed for files of
+    nobody.
     `properties` are for one that is made, besides those that all have.
     """
     from pyiceberg.exceptions import TableAlreadyExistsError
@@ -413,12 +423,14 @@ def make_table(
     try:
         with catalog.asking():
             if catalog.is_rest:
-                from firnmq.lake.rest import create_apart
+                from firnmq.lake.rest import create_at
 
-                create_apart(catalog.iceberg, wanted, topic_id)
+                create_at(
+                    catalog.iceberg, wanted, lambda usual: _location(catalog, usual, topic_id)
+                )
             else:
-                folder = f"{catalog.place.warehouse.rstrip('/')}/{namespace}"
-                location = f"{folder}/{table_name(topic)}-{topic_id}"
+                usual = f"{catalog.place.warehouse.rstrip('/')}/{namespace}/{table_name(topic)}"
+                location = _location(catalog, usual, topic_id)
                 catalog.iceberg.create_table(**wanted, location=location)
     except TableAlreadyExistsError:
         pass
@@ -426,6 +438,18 @@ def make_table(
     assert made is not None
     _log.info("table_made", table=made.name, topic=topic, location=made.location)
     return made
+
+
+def _location(catalog: OpenCatalog, usual: str, topic_id: str) -> str:
+    """Beside the usual place of a table of that name. If the topic had a table there before, which
+    was renamed since, beside that."""
+    location = f"{usual.rstrip('/')}-{topic_id}"
+    store = warehouse_store(normal(location), catalog.options)
+    try:
+        is_taken = any(True for _ in store.list(METADATA))
+    finally:
+        store.close()
+    return f"{location}-{secrets.token_hex(4)}" if is_taken else location
 
 
 def _metrics(schema: pa.Schema) -> dict[str, str]:

@@ -324,6 +324,36 @@ def test_typed_rows_and_dead_letters_through_lost_answers(
     assert sorted(found) == [n for n in range(50) if n % 5]
 
 
+def test_a_newer_schema_adds_columns(
+    node: NodeProcess, options: dict[str, str], gate: Gate
+) -> None:
+    """Also where the answer to that commit is lost."""
+
+    def schema(*names: str) -> str:
+        fields = {name: {"type": "integer"} for name in names}
+        return json.dumps({"type": "object", "properties": fields})
+
+    produce(node, options["topic"], [{"partition": 0, "value": b'{"a": 1}'}])
+    sync_here(options, schema_document=schema("a"))
+    produce(node, options["topic"], [{"partition": 0, "value": b'{"a": 2, "b": 3}'}])
+    lost: list[Request] = []
+
+    def rule(request: Request, passed_on: Callable[[], Answer]) -> Answer | None:
+        answer = passed_on()
+        if request.is_commit and not lost:
+            lost.append(request)
+            return None
+        return answer
+
+    gate.rule = rule
+    assert sync_here(options, schema_document=schema("a", "b")).row_count == 1
+    assert b"add-schema" in lost[0].body
+    catalog, table = open_table(options)
+    with catalog:
+        rows = table.iceberg.scan().to_arrow().select(["a", "b"]).to_pylist()
+    assert sorted(rows, key=lambda row: row["a"]) == [{"a": 1, "b": None}, {"a": 2, "b": 3}]
+
+
 # Tables -------------------------------------------------------------------------------------------
 
 

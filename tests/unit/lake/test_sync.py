@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from firnmq import NewRecord
+from firnmq.lake.maintain import expire
 from firnmq.lake.plan import Plan, Wanted
 from firnmq.lake.sync import LogBehindTable, LogReplaced, TopicSync
 from firnmq.lake.table import OtherTopicsTable
@@ -65,6 +66,29 @@ def test_a_log_that_ends_before_the_table_is_refused(
     with pytest.raises(LogBehindTable) as caught:
         sync.run()
     assert (caught.value.log_end, caught.value.table_end) == (10, 20)
+
+
+def test_a_table_that_is_renamed_keeps_its_files(source: LabSource, sync: TopicSync) -> None:
+    """1. A log has lost what its table has. 2. As the error advises, the table is renamed, and the
+    sync makes another. 3. What expiry removes of that one is not the old one's."""
+    shard, engine = source.topic.shard, source.topic.engine
+    shard.append(*keyed(10))
+    shard.append(*keyed(10, start=10))
+    sync.run()
+    engine.truncate(source.topic.topic.shard_name(0), 10)
+    with pytest.raises(LogBehindTable, match="Rename the table and sync anew"):
+        sync.run()
+    catalog = sync.table.catalog.iceberg
+    old = ("topics", "any_old")
+    catalog.rename_table(sync.table.iceberg.name(), old)
+    again = TopicSync(source=source, runner=HereRunner(), options={})
+    try:
+        assert again.run().ends == {0: 10}
+        expire(again.table, older_than_ms=0, grace_ms=0)
+        assert [row["offset"] for row in content(again.table)] == list(range(10))
+    finally:
+        again.close()
+    assert catalog.load_table(old).scan().to_arrow().num_rows == 20
 
 
 def test_a_log_that_was_cut_and_has_grown_again_is_refused(
