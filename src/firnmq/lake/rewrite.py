@@ -106,7 +106,7 @@ def _write_left(content: pa.Buffer, work: Rewrite, writer: PartitionedWriter) ->
     with pq.ParquetFile(pa.BufferReader(content)) as source:
         first = 0
         for batch in source.iter_batches(_ROWS_AT_ONCE):
-            left = _without_positions(batch, first, work.positions)
+            left = without_positions(batch, first, work.positions)
             writer.write(_without(left, work.removals))
             first += batch.num_rows
     return gone_count
@@ -119,9 +119,10 @@ def _gone_count(content: pa.Buffer, removals: Sequence[Removal]) -> int:
         return sum(batch.num_rows - _without(batch, removals).num_rows for batch in batches)
 
 
-def _without_positions(
+def without_positions(
     batch: pa.RecordBatch, first: int, positions: Sequence[int]
 ) -> pa.RecordBatch:
+    """Rows of a file, of which the batch begins with number `first`, without those deleted."""
     if not positions:
         return batch
     rows = pa.array(range(first, first + batch.num_rows), pa.int64())

@@ -16,7 +16,8 @@ import duckdb
 import pytest
 
 import firnmq
-from firnmq.lake.history import plan_history, read_history
+from firnmq.lake.history import plan_history
+from firnmq.lake.historyfiles import read_history
 from firnmq.lake.places import make_plan
 from firnmq.lake.plan import Wanted
 from firnmq.lake.runner import SparkRunner

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from firnmq.lake.history import HistorySplit
+from firnmq.lake.historyfiles import HistorySplit
 from firnmq.lake.places import make_plan
 from firnmq.lake.query import names_in, run_query, views_for
 from firnmq.lake.spark import register

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructField, StructType
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.history import HistorySplit
+from firnmq.lake.historyfiles import HistorySplit
 from firnmq.lake.plan import Wanted
 from firnmq.lake.query import dead_letter_views, run_query
 from firnmq.lake.spark import FirnDataSource, register

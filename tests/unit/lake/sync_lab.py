@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from firnmq.lake.convert import Conversion, Task, convert
-from firnmq.lake.history import plan_history, read_history
+from firnmq.lake.history import plan_history
+from firnmq.lake.historyfiles import read_history
 from firnmq.lake.plan import Plan, TablePlace, Wanted
 from firnmq.lake.planning import retired_number
 from firnmq.lake.rewrite import Rewrite, Rewritten, rewrite

@@ -7,13 +7,19 @@ from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.table import DataScan, FileScanTask
 from sqlalchemy.exc import OperationalError
 
 from firnmq.errors import InvalidArgument
 from firnmq.lake.catalog import OpenCatalog
-from firnmq.lake.history import plan_history, read_history
+from firnmq.lake.history import plan_history
+from firnmq.lake.historyfiles import read_history
 from firnmq.lake.plan import Plan, ShardPlan, TablePlace, Wanted
 from firnmq.lake.schema import RAW
 from firnmq.lake.table import (
@@ -230,14 +236,9 @@ def test_other_catalogs_are_refused_by_name(tmp_path: Path) -> None:
         OpenCatalog(place, {})
 
 
-def test_records_of_a_time_before_all_clocks_are_found_by_it(
-    catalog: OpenCatalog, tmp_path: Path
-) -> None:
-    table = clicks(catalog)
-    first_ms = -50_000_000_000_000  # The year 385.
-    files = written(table, raw_rows(0, range(10), first_us=first_ms * 1000))
-    table.advance(Advance(base={}, ends={0: 10}, files=files))
-    plan = Plan(
+def clicks_plan(catalog: OpenCatalog) -> Plan:
+    """Of ten records, all of which the table has."""
+    return Plan(
         cluster="c1",
         topic="clicks",
         topic_id="a1",
@@ -246,7 +247,52 @@ def test_records_of_a_time_before_all_clocks_are_found_by_it(
         table=catalog.place,
         shards=(ShardPlan(shard=0, start_offset=0, end_offset=10),),
     )
+
+
+def test_records_of_a_time_before_all_clocks_are_found_by_it(
+    catalog: OpenCatalog, tmp_path: Path
+) -> None:
+    table = clicks(catalog)
+    first_ms = -50_000_000_000_000  # The year 385.
+    files = written(table, raw_rows(0, range(10), first_us=first_ms * 1000))
+    table.advance(Advance(base={}, ends={0: 10}, files=files))
     wanted = Wanted(min_timestamp_ms=first_ms - 1)
-    splits = plan_history(plan, wanted, {}, 2**30).splits
+    splits = plan_history(clicks_plan(catalog), wanted, {}, 2**30).splits
     found = [batch for split in splits for batch in read_history(split, wanted, ["offset"], {})]
     assert sum(batch.num_rows for batch in found) == 10
+
+
+def test_rows_that_another_engine_deleted_are_not_read(
+    catalog: OpenCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a part of the file's row groups is read, and positions count from its start."""
+    monkeypatch.setattr("firnmq.lake.parquet.ROW_GROUP_ROWS_MAX", 4)
+    table = clicks(catalog)
+    files = written(table, raw_rows(0, range(10)))
+    table.advance(Advance(base={}, ends={0: 10}, files=files))
+    (path,) = (task.file.file_path for task in table.iceberg.scan().plan_files())
+    notes = tmp_path / "deletes.parquet"
+    pq.write_table(pa.table({"file_path": [path] * 3, "pos": [1, 5, 9]}), notes)
+    noted = IcebergFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"file://{notes}",
+        file_format=FileFormat.PARQUET,
+    )
+    plan_files = DataScan.plan_files
+
+    def with_deletes(scan: DataScan) -> list[FileScanTask]:
+        tasks = list(plan_files(scan))
+        for task in tasks:
+            task.delete_files.add(noted)
+        return tasks
+
+    monkeypatch.setattr(DataScan, "plan_files", with_deletes)
+    plan = clicks_plan(catalog)
+
+    def offsets(wanted: Wanted) -> list[int]:
+        splits = plan_history(plan, wanted, {}, 2**30).splits
+        read = [batch for split in splits for batch in read_history(split, wanted, ["offset"], {})]
+        return [each for batch in read for each in batch.column("offset").to_pylist()]
+
+    assert offsets(Wanted()) == [0, 2, 3, 4, 6, 7, 8]
+    assert offsets(Wanted(start_offsets={0: 5})) == [6, 7, 8]

@@ -16,14 +16,8 @@ import pytest
 from firnmq.errors import InvalidArgument
 from firnmq.lake.catalog import DEAD_LETTERS, OpenCatalog
 from firnmq.lake.evolve import add_columns
-from firnmq.lake.history import (
-    History,
-    NotTyped,
-    Values,
-    is_certainly_raw,
-    plan_history,
-    read_columns,
-)
+from firnmq.lake.history import History, NotTyped, Values, is_certainly_raw, plan_history
+from firnmq.lake.historyfiles import read_columns
 from firnmq.lake.peek import Peeked, peek_mode, peek_table
 from firnmq.lake.plan import Plan, ShardPlan, TablePlace, Wanted
 from firnmq.lake.projection import by_name, projected

@@ -10,14 +10,8 @@ import msgspec
 from pyspark.sql.types import StructType
 
 from firnmq.errors import FirnError, ShardNotFound
-from firnmq.lake.history import (
-    NOTHING,
-    History,
-    HistorySplit,
-    Shown,
-    is_certainly_raw,
-    plan_history,
-)
+from firnmq.lake.history import NOTHING, History, Shown, is_certainly_raw, plan_history
+from firnmq.lake.historyfiles import HistorySplit
 from firnmq.lake.places import make_plan
 from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, Split, Wanted
 from firnmq.lake.spark.columns import RECORD, check_schema, spark_schema

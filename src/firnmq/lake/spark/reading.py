@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from firnmq.lake.history import HistorySplit, read_columns, read_history
+from firnmq.lake.historyfiles import HistorySplit, read_columns, read_history
 from firnmq.lake.plan import Wanted
 from firnmq.lake.spark.columns import arrow_schema, check_schema, shaped
 from firnmq.lake.spark.filters import Limits, narrow
