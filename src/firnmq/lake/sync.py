@@ -376,7 +376,7 @@ class TopicSync:
             ends=ends,
             files=[file for each in conversions for file in each.files],
             summary={"firn.mode": self.table.mode},
-            applied=self._deleters[0].noted(plan.shards, {**base, **ends}),
+            applied=self._deleters[0].noted(plan.shards, ends),
         )
         dead_count = 0
         if self._dead is None:
@@ -385,7 +385,7 @@ class TopicSync:
             letters = replace(
                 advance,
                 files=[file for each in conversions for file in each.dead_letters],
-                applied=self._deleters[1].noted(plan.shards, {**base, **ends}),
+                applied=self._deleters[1].noted(plan.shards, ends),
             )
             advanced, dead_count = commit_both(self.table, self._dead, advance, letters)
         done = RoundDone(
