@@ -416,7 +416,7 @@ class TopicSync:
             files=[file for each in conversions for file in each.files],
             marks=_last_marks(conversions),
             summary={"firn.mode": self.table.mode},
-            applied=self._deleters[0].noted(plan.shards, {**base, **ends}),
+            applied=self._deleters[0].noted(plan.shards, ends),
         )
         dead_count = 0
         if self._dead is None:
@@ -425,7 +425,7 @@ class TopicSync:
             letters = replace(
                 advance,
                 files=[file for each in conversions for file in each.dead_letters],
-                applied=self._deleters[1].noted(plan.shards, {**base, **ends}),
+                applied=self._deleters[1].noted(plan.shards, ends),
             )
             advanced, dead_count = commit_both(self.table, self._dead, advance, letters)
         done = RoundDone(
