@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from firnmq.lake import workers
 from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.marks import LastRow, Mark
 from firnmq.lake.names import converted_path
@@ -66,6 +67,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last record, if there was one."""
 
 
+@workers.task()
 def run_task(raw: bytes) -> bytes:
     """A task in, its conversion out, both as Spark carries them."""
     task = msgspec.msgpack.decode(raw, type=Task)

@@ -120,14 +120,14 @@ class PartitionedWriter:
         if first == int(values.min()) == int(values.max()):
             yield first, batch
             return
-        borders = np.flatnonzero(np.diff(values)) + 1
-        distinct = np.unique(values)
-        if len(borders) >= _RUNS_PER_VALUE_MAX * len(distinct):
+        starts = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
+        distinct = np.unique(values[starts])
+        if len(starts) > _RUNS_PER_VALUE_MAX * len(distinct):
             for value in distinct:
                 yield int(value), batch.take(pa.array(np.flatnonzero(values == value)))
             return
-        starts = [0, *borders.tolist()]
-        for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
+        ends = [*starts[1:].tolist(), batch.num_rows]
+        for start, end in zip(starts.tolist(), ends, strict=True):
             yield int(values[start]), batch.slice(start, end - start)
 
     def _finish_largest(self) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from firnmq.lake import workers
 from firnmq.lake.catalog import warehouse_store
 from firnmq.lake.keyfilter import read_footer
 from firnmq.lake.names import compacted_path
@@ -61,6 +62,7 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
     removed_count: int = 0
 
 
+@workers.task()
 def run_rewrite(raw: bytes) -> bytes:
     """As Spark carries them."""
     return msgspec.msgpack.encode(rewrite(msgspec.msgpack.decode(raw, type=Rewrite)))

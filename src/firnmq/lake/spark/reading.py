@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from firnmq.lake import workers
 from firnmq.lake.historyfiles import HistorySplit, read_columns, read_history
 from firnmq.lake.plan import Wanted
 from firnmq.lake.spark.columns import arrow_schema, check_schema, shaped
@@ -83,12 +84,17 @@ class FilteringReader(FirnReader):
 def read_piece(
     partition: InputPartition | None, options: ReadOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """A task's rows with the columns that Spark expects. Spark makes one task of none: it is None.
+    """Rows with the columns that Spark expects. Spark makes one task of none: it is None."""
+    if isinstance(partition, PiecePartition):
+        with workers.task():
+            yield from _read(partition, options, schema)
 
-    Nothing here makes cycles, and looking for them while batches are made takes most of the time.
-    """
-    if not isinstance(partition, PiecePartition):
-        return
+
+def _read(
+    partition: PiecePartition, options: ReadOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Nothing here makes cycles, and looking for them while batches are made takes most of the
+    time."""
     from firnmq.lake.reading import read_split
     from firnmq.lake.spark.planning import RecordsGone
     from firnmq.lake.tail import ParsedSplit, read_parsed

@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from firnmq.errors import FirnError, InvalidArgument
+from firnmq.lake import workers
 from firnmq.lake.spark.committing import BatchCommitter, TaskWrite
 from firnmq.lake.spark.options import WriteOptions
 from firnmq.lake.spark.producing import Producer, tag_header
@@ -117,6 +118,7 @@ class RowWriter:
     def connect(self) -> WireClient:
         return WireClient.from_options(self.options.connection, client_id="firn-spark")
 
+    @workers.task()
     def write_rows(
         self, batches: Iterator[pa.RecordBatch], query: str, transactional_id: str, seed: int
     ) -> Written:
