@@ -159,6 +159,10 @@ def test_small_answers_keep_their_order_whatever_the_socket_takes(at_once: bool)
     frames = [b"%06d" % number * 500 for number in range(3_000)]
 
     class Answering(asyncio.Protocol):
+        def __init__(self) -> None:
+            self.sent = asyncio.Event()
+            self.waiting_bytes = 0
+
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             stream: asyncio.Transport = transport  # type: ignore[assignment]
             descriptor = stream.get_extra_info("socket").fileno() if at_once else -1
@@ -168,26 +172,28 @@ def test_small_answers_keep_their_order_whatever_the_socket_takes(at_once: bool)
             stream.close()
             send_small(stream, descriptor, b"after the end")
             send_small(None, descriptor, b"after the end")
+            self.sent.set()
 
-    async def main() -> bytes:
+    async def main() -> tuple[int, bytes]:
         loop = asyncio.get_running_loop()
-        made: list[Answering] = []
+        answering = Answering()
+        server = await loop.create_server(lambda: answering, "127.0.0.1", 0)
+        try:
+            with socket.socket() as client:
+                client.settimeout(60)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+                client.connect(server.sockets[0].getsockname())
+                await answering.sent.wait()
 
-        def connected() -> Answering:
-            made.append(Answering())
-            return made[-1]
+                def receive() -> bytes:
+                    return b"".join(iter(lambda: client.recv(1 << 20), b""))
 
-        server = await loop.create_server(connected, "127.0.0.1", 0)
-        with socket.create_connection(server.sockets[0].getsockname(), timeout=20) as client:
-
-            def receive() -> bytes:
-                return b"".join(iter(lambda: client.recv(1 << 20), b""))
-
-            received = await loop.run_in_executor(None, receive)
-        assert made[0].waiting_bytes, "the socket took everything"
-        server.close()
-        await server.wait_closed()
-        return received
+                return answering.waiting_bytes, await loop.run_in_executor(None, receive)
+        finally:
+            server.close()
+            await server.wait_closed()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(main()) == b"".join(frames)
+        waiting_bytes, received = runner.run(main())
+    assert received == b"".join(frames)
+    assert waiting_bytes, "the socket took everything"
