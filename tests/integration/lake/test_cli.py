@@ -217,6 +217,7 @@ def test_a_spark_that_does_not_start(node: NodeProcess) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.streaming
 def test_a_spark_of_its_own_is_quiet(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with open_store(data) as store:

@@ -191,6 +191,7 @@ def test_rows_that_are_no_records(
     assert committed(node.address, name) == []
 
 
+@pytest.mark.streaming
 def test_a_topic_made_anew_is_not_taken_for_the_old_one(
     spark: SparkSession, node: NodeProcess, tmp_path: Path
 ) -> None:
