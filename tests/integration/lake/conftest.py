@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from firnmq.lake.session import SMALL, spark_session
+from tests.integration.kafka.nodes import NodeProcess
+from tests.integration.lake.syncs import Syncs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves its sockets to the garbage collector."""
+    """PySpark leaves its sockets, those of results too, to the garbage collector."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            if "spark" in getattr(item, "fixturenames", ()):
+                unraisable = "ignore::pytest.PytestUnraisableExceptionWarning"
+                item.add_marker(pytest.mark.filterwarnings(unraisable))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,6 +36,22 @@ def _collected() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One with nothing but defaults; a file that wants another has its own."""
+    served = NodeProcess(tmp_path_factory.mktemp("node") / "data")
+    served.start()
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def syncs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Syncs]:
+    made = Syncs(tmp_path_factory.mktemp("syncs") / "errors.txt")
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -46,14 +46,6 @@ def firn(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
-    node.start()
-    yield node
-    node.close()
-
-
 def _json(result: Result) -> Any:
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)

@@ -33,12 +33,10 @@ from tests.integration.lake.lab import (
     rows_of,
     sync_here,
 )
-from tests.integration.lake.test_sync_crashes import Syncs, syncs
+from tests.integration.lake.syncs import Syncs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["syncs"]
 
 TIMEOUT_S = 60
 HOUR = {"partition": "hour"}

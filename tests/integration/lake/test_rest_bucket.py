@@ -32,14 +32,6 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
-    node.start()
-    yield node
-    node.close()
-
-
 @pytest.fixture
 def options(bucket: SeaweedServer, node: NodeProcess) -> dict[str, str]:
     return {

@@ -53,14 +53,6 @@ SECRET = "s3cr3t-4711"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
-    node.start()
-    yield node
-    node.close()
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalogProcess]:
     server = RestCatalogProcess(tmp_path_factory.mktemp("rest"))
     server.start()

@@ -34,11 +34,6 @@ from tests.integration.lake.lab import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# PySpark leaves the sockets of its results to the garbage collector.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
-)
-
 COUNT = 300
 
 

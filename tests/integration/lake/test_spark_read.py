@@ -27,11 +27,6 @@ from tests.integration.lake.topics import Sent, make_topic, send
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# PySpark leaves the sockets of its results to the garbage collector.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
-)
-
 SHARDS = 2
 COUNT = 1200
 BEGIN_MS = 1_700_000_000_000

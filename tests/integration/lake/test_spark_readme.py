@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from firnmq.lake.spark.options import CONNECTION, READ, WRITE
 from tests.integration.kafka.nodes import QUICK, NodeProcess
 from tests.integration.lake.topics import Sent, make_topic, send
@@ -20,10 +18,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 
 
-# PySpark leaves the sockets of its results to the garbage collector.
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
-)
 def test_the_example(spark: SparkSession, tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```py\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)

@@ -37,11 +37,6 @@ from tests.integration.lake.lab import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# PySpark leaves the sockets of its results to the garbage collector.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
-)
-
 SCHEMA_1 = {
     "type": "object",
     "properties": {

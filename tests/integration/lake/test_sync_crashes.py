@@ -7,13 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from firnmq.lake.catalog import OpenCatalog
 from firnmq.lake.maintain import expire
@@ -31,78 +27,11 @@ from tests.integration.lake.lab import (
     sync_here,
 )
 from tests.integration.lake.sync_run import STEPS
+from tests.integration.lake.syncs import TIMEOUT_S, Syncs
 
 RECORDS = 120
 SMALL_COMMITS = {"commit_bytes": 2_500, "split_bytes": 2_500, "partition": "hour"}
 """Several rounds, each of several files."""
-
-TIMEOUT_S = 180
-
-
-class Syncs:
-    """The process that forks syncs, each of which a test waits for by its number."""
-
-    def __init__(self, errors: Path) -> None:
-        self._errors = errors
-        with errors.open("wb") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.lake.sync_run"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                text=True,
-            )
-
-    def start(
-        self,
-        options: dict[str, str],
-        settings: dict[str, Any],
-        step: str | None = None,
-        count: int = 1,
-    ) -> int:
-        return self._ask({"options": options, "settings": settings, "step": step, "count": count})
-
-    def ended(self, number: int) -> int:
-        code = self._ask({"wait": number})
-        assert code in (0, -signal.SIGKILL), self._errors.read_text()
-        return code
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(TIMEOUT_S)
-
-    def _ask(self, order: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        watchdog = threading.Timer(TIMEOUT_S, self._process.kill)
-        watchdog.start()
-        try:
-            answer = self._process.stdout.readline()
-        finally:
-            watchdog.cancel()
-        assert answer, self._errors.read_text()
-        return int(answer)
-
-
-@pytest.fixture(scope="module")
-def syncs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Syncs]:
-    syncs = Syncs(tmp_path_factory.mktemp("syncs") / "errors.txt")
-    yield syncs
-    syncs.close()
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
-    node.start()
-    yield node
-    node.close()
-
 
 CRASHES = [
     *((step, 1) for step in STEPS if step != "pending finished"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from firnmq.lake.table import find_table
 from firnmq.lake.typed import SchemaConflict
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import NOON_MS, Sent, new_topic, options_of, produce, sync_here
-from tests.integration.lake.test_sync_crashes import Syncs
+from tests.integration.lake.syncs import Syncs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,21 +43,6 @@ SMALL_COMMITS = {
     "partition": "hour",
     "schema_document": DOCUMENT,
 }
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
-    node.start()
-    yield node
-    node.close()
-
-
-@pytest.fixture(scope="module")
-def syncs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Syncs]:
-    syncs = Syncs(tmp_path_factory.mktemp("syncs") / "errors.txt")
-    yield syncs
-    syncs.close()
 
 
 def events(count: int, *, start: int = 0, shards: int = 2) -> list[dict[str, Any]]:
