@@ -16,7 +16,7 @@ import pyarrow as pa
 from firnmq.errors import Corruption
 from firnmq.lake.plan import Plan, ShardPlan, Split, Wanted
 from firnmq.lake.reading import read_split
-from firnmq.lake.splits import split_plan
+from firnmq.lake.splits import leader_split, split_plan
 
 _COLUMNS: Final = ("offset", "timestamp", "key", "value")
 """What no compaction changes in a record that stays."""
@@ -101,22 +101,3 @@ def _splits(plan: Plan, shard: ShardPlan, wanted: Wanted, offset: int) -> list[S
         )
         for split in found
     ]
-
-
-def leader_split(plan: Plan, shard: ShardPlan, start: int, end: int) -> Split:
-    """For a plan that knows no segments, though there may be records."""
-    return Split(
-        topic=plan.topic,
-        topic_id=plan.topic_id,
-        shard=shard.shard,
-        start_offset=start,
-        end_offset=end,
-        segments=(),
-        leader=shard.leader,
-        machine=plan.machine,
-        store=plan.store,
-        options=plan.options,
-        holes=shard.holes,
-        dead_keys=shard.dead_keys,
-        aborted=shard.aborted,
-    )

@@ -81,13 +81,24 @@ def _part(segment: SegmentPlan, begin: tuple[int, int], stop: tuple[int, int]) -
 def _split(plan: Plan, shard: ShardPlan, group: list[SegmentPlan], start: int, end: int) -> Split:
     first = max(group[0].base_offset, start)
     last = min(group[-1].end_offset, end)
+    return _of_offsets(plan, shard, first, last, tuple(group))
+
+
+def leader_split(plan: Plan, shard: ShardPlan, start: int, end: int) -> Split:
+    """For a plan that knows no segments, though there may be records."""
+    return _of_offsets(plan, shard, start, end, ())
+
+
+def _of_offsets(
+    plan: Plan, shard: ShardPlan, first: int, last: int, segments: tuple[SegmentPlan, ...]
+) -> Split:
     return Split(
         topic=plan.topic,
         topic_id=plan.topic_id,
         shard=shard.shard,
         start_offset=first,
         end_offset=last,
-        segments=tuple(group),
+        segments=segments,
         leader=shard.leader,
         machine=plan.machine,
         store=plan.store,

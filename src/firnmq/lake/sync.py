@@ -22,12 +22,12 @@ from firnmq.eventlog import EventLogger
 from firnmq.lake.catalog import DEAD_LETTERS, CatalogFailed, OpenCatalog
 from firnmq.lake.convert import Conversion, Target, Task, Typing
 from firnmq.lake.deletions import Deleter
-from firnmq.lake.marks import find_mark, leader_split
+from firnmq.lake.marks import find_mark
 from firnmq.lake.places import PlanNotDurable
 from firnmq.lake.plan import Plan, ShardPlan, Split, Wanted
 from firnmq.lake.rewrite import Rewrite, Rewritten
 from firnmq.lake.schema import RAW
-from firnmq.lake.splits import split_plan
+from firnmq.lake.splits import leader_split, split_plan
 from firnmq.lake.table import Advance, CommitGivenUp, TopicTable, make_table
 from firnmq.lake.twofold import commit_both, finish_pending
 from firnmq.lake.wire import NodeUnreachable
