@@ -24,6 +24,12 @@ ROW_GROUP_ROWS_MAX: Final = 262_144
 ROW_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of Arrow memory. A row group is what a reader of Parquet takes or leaves."""
 
+PAGE_BYTES: Final = 1024 * 1024
+"""About what a page of values has before it is compressed."""
+_ENCODED_ROWS_MAX: Final = 8_192
+"""Between two looks at how large a page has become: each look costs something, and a page may
+overshoot by so many rows."""
+
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """A file that has grown to this is finished and another one begun."""
 
@@ -191,14 +197,19 @@ class _OpenFile:
             return
         if self._writer is None:
             # The first group tells how large the filters have to be: later ones have no more rows.
-            self._writer = _parquet_writer(self._sink, self._schema, self._waiting_rows)
+            row_bytes = self._waiting_bytes // self._waiting_rows
+            self._writer = _parquet_writer(
+                self._sink, self._schema, key_count=self._waiting_rows, row_bytes=row_bytes
+            )
         group = pa.Table.from_batches(self._waiting, schema=self._waiting[0].schema)
         self._writer.write_table(group.cast(self._schema), row_group_size=self._waiting_rows)
         self._row_count += self._waiting_rows
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
-def _parquet_writer(sink: pa.NativeFile, schema: pa.Schema, key_count: int) -> pq.ParquetWriter:
+def _parquet_writer(
+    sink: pa.NativeFile, schema: pa.Schema, *, key_count: int, row_bytes: int
+) -> pq.ParquetWriter:
     leaves = list(_leaves(schema))
     encodings = {name: encoding for name, encoding in _ENCODINGS.items() if name in leaves}
     sorting = [
@@ -219,6 +230,8 @@ def _parquet_writer(sink: pa.NativeFile, schema: pa.Schema, key_count: int) -> p
         bloom_filter_options={"key": {"ndv": max(1, key_count), "fpp": _BLOOM_FALSE_POSITIVES}},
         sorting_columns=sorting,
         store_schema=False,
+        data_page_size=PAGE_BYTES,
+        write_batch_size=min(max(PAGE_BYTES // max(row_bytes, 1), 1), _ENCODED_ROWS_MAX),
     )
 
 

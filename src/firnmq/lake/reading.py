@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from firnmq.tiering.stores import ObjectStore
 
 BATCH_ROWS: Final = 65_536
-BATCH_BYTES: Final = 16 * 1024 * 1024
-"""About what an Arrow batch has at most; a larger record makes a larger one."""
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""About what an Arrow batch has at most; a larger record makes a larger one. Much more than this
+would leave the processor's caches, and its memory would be asked of the system each time."""
 _AHEAD: Final = 2
 _RECORD_BYTES_GUESS: Final = 256
 _ATTEMPTS: Final = 2
@@ -74,7 +75,7 @@ def read_split(
     """The split's wanted rows in the order of offsets, in the types of `schema.RAW`.
 
     `columns` names those that are wanted, in their order. Batches have rows, up to about 65,536 or
-    16 MiB. While they are made the garbage collector rests: nothing here makes cycles, and looking
+    4 MiB. While they are made the garbage collector rests: nothing here makes cycles, and looking
     for them takes more time than decoding. `lost` is told of offsets that were removed from the log
     since the plan was made; what it raises ends the reading.
     """
