@@ -161,8 +161,18 @@ def _show(topic: str, wanted: Deletion, done: list[dict[str, Any]]) -> None:
     for each in touched:
         click.echo(f"{topic} shard {each['shard']}: {_outcome(wanted, each)}")
     if not touched:
-        shards = count(len(done), "shard")
-        click.echo(f"nothing to delete: {_records(wanted)} of {topic}, {shards}, are not there")
+        click.echo(f"nothing to delete: {_absence(topic, wanted, done)}")
+
+
+def _absence(topic: str, wanted: Deletion, done: list[dict[str, Any]]) -> str:
+    place = f"shard {done[0]['shard']} of {topic}"
+    if wanted.offsets is not None:
+        return f"what {place} had at {_places(wanted.offsets)} was gone before"
+    if wanted.before is not None:
+        return f"{place} starts at {done[0]['start_offset']}"
+    if len(done) > 1:
+        return f"no shard of {topic} has records of key {_shown_key(wanted)}"
+    return f"{place} has no records of key {_shown_key(wanted)}"
 
 
 def _outcome(wanted: Deletion, done: dict[str, Any]) -> str:
