@@ -111,6 +111,26 @@ def test_nothing_is_made_where_nothing_is(tmp_path: Path, firn) -> None:
     assert not nowhere.exists()
 
 
+def test_cold_records_go_without_the_object_store(
+    tmp_path: Path, ok, documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a note is made, which needs none of their bytes; reads of the rest need them."""
+    monkeypatch.setenv("FIRN_TIERING_URL", f"file://{tmp_path}/objects")
+    options = ("--config", "tiering=on", "--config", "local.retention.ms=0")
+    ok("topic", "create", "cold", *options)
+    ok("write", "cold", "--key", "ann", "--file", "-", stdin="one\ntwo\n")
+    ok("write", "cold", "--key", "bob", "--file", "-", stdin="three\nfour\n")
+    ok("tier", "upload", "--roll")
+    ok("tier", "upload")
+    monkeypatch.delenv("FIRN_TIERING_URL")
+    cold, _ = documents("segments", "cold")
+    assert (cold["is_local"], cold["end_offset"]) == (False, 4)
+    ok("delete", "cold", "--key", "ann", "--yes")
+    ok("delete", "cold", "--offset", "3", "--yes")
+    monkeypatch.setenv("FIRN_TIERING_URL", f"file://{tmp_path}/objects")
+    assert ok("read", "cold", "-f", "%o %v\n") == "2 three\n"
+
+
 def test_a_key_that_is_not_text(topic: str, data: Path, ok) -> None:
     """The shell's bytes are the key's; what no shell can pass comes as base64."""
     with firnmq.open(data) as store:
