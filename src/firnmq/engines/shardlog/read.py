@@ -345,7 +345,10 @@ class LogReader:
 
     def survey(self, judge: Callable[[Survey], T]) -> T:
         """What `judge` makes of the log's segments, its deletions and its aborted transactions."""
-        return self._steadily(lambda view: judge(survey_of(self._log, view)))
+        return self._steadily(lambda view: judge(self._survey(view)))
+
+    def _survey(self, view: View) -> Survey:
+        return survey_of(self._log, view, self._holes, self._dead_keys)
 
     # Shared ---------------------------------------------------------------------------------------
 
