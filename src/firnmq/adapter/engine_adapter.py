@@ -225,8 +225,18 @@ class EngineStorageAdapter:
         """InvalidArgument if what the shard has in an object store does not allow these options."""
         await call_blocking(self._readers, self._engine.check_change, shard, config)
 
-    async def delete_records_before(self, shard: str, offset: int) -> None:
-        await call_blocking(self._readers, self._engine.delete_records_before, shard, offset)
+    async def delete_key(self, shard: str, key: bytes) -> int | None:
+        """Like delete_by_key; the offset below which the key's records are deleted, None if the
+        shard has none of them."""
+        return await call_blocking(self._readers, self._engine.delete_by_key, shard, key)
+
+    async def delete_offsets(self, shard: str, offsets: Sequence[int]) -> list[int]:
+        """Deletes many records as one change; the offsets of those that were not deleted before."""
+        return await call_blocking(self._readers, self._engine.delete_by_offset, shard, offsets)
+
+    async def delete_records_before(self, shard: str, offset: int) -> int:
+        """Moves the start of a shard up to the offset; where it was."""
+        return await call_blocking(self._readers, self._engine.delete_records_before, shard, offset)
 
     async def truncate(self, shard: str, offset: int) -> None:
         await call_blocking(self._readers, self._engine.truncate, shard, offset)

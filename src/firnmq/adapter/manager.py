@@ -23,11 +23,13 @@ from firnmq.clock import Clock
 from firnmq.config import TopicConfig, check_topic_name
 from firnmq.disk import call_blocking, run_blocking
 from firnmq.engines import Appended
+from firnmq.engines.api import READ_BYTES_DEFAULT
 from firnmq.errors import (
     AlreadyExists,
     CreationTimedOut,
     FirnError,
     InvalidArgument,
+    OffsetOutOfRange,
     ShardNotFound,
     StorageTypeNotFound,
     TopicNotFound,
@@ -327,6 +329,20 @@ class StorageDriverManager:
         if isinstance(seq, bool) or not isinstance(seq, int) or not 0 <= seq < topic.shard_count:
             raise ShardNotFound(str(seq), within=f"topic {topic.name!r}")
         return seq
+
+    async def bounds(self, topic: Topic, seq: int) -> tuple[int, int]:
+        """Start and end offset of a shard, whatever keeps it."""
+        shard = topic.shard_name(self.check_shard(topic, seq))
+        driver = self.driver(topic.config.storage_type)
+        if isinstance(driver, EngineStorageAdapter):
+            return await driver.bounds(shard)
+        try:
+            page = await driver.read_by_offset(
+                shard, 0, max_records=1, max_bytes=READ_BYTES_DEFAULT
+            )
+            return page.start_offset, page.end_offset
+        except OffsetOutOfRange as error:  # It starts later, and says where.
+            return error.start, error.end
 
     def close(self) -> None:
         for driver in self._driver_list.values():

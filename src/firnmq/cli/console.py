@@ -83,7 +83,7 @@ def refuse_node() -> None:
     root = click.get_current_context().find_root()
     if root.get_parameter_source("node") is ParameterSource.COMMANDLINE:
         raise click.UsageError(
-            "this command works on a data directory; with --node there are config, group, "
+            "this command works on a data directory; with --node there are config, delete, group, "
             "produce, segments, status, tail, tier, topic and user"
         )
 

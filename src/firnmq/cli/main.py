@@ -17,8 +17,8 @@ from firnmq.cli.node import node_option
 from firnmq.errors import FirnError
 
 _COMMANDS = (
-    *("config", "demo", "dump", "group", "lake", "produce", "read", "recover", "segments"),
-    *("serve", "status", "tail", "tier", "topic", "user", "verify", "write"),
+    *("config", "delete", "demo", "dump", "group", "lake", "produce", "read", "recover"),
+    *("segments", "serve", "status", "tail", "tier", "topic", "user", "verify", "write"),
 )
 """Each is the name of a module of this package and of the command in it."""
 
@@ -70,8 +70,8 @@ def main(node: str | None) -> None:
     """Topics, records and segments of a FirnMQ data directory or of a running node.
 
     One process at a time can have a data directory open: while a node or a program of yours uses
-    it, these commands say so and change nothing. With --node, the commands topic, segments, tier
-    and user work through a node; config, group, produce, status and tail always do.
+    it, these commands say so and change nothing. With --node, the commands delete, segments, tier,
+    topic and user work through a node; config, group, produce, status and tail always do.
 
     Exit codes: 0 all well, 1 an error or a finding, 2 wrong usage.
     """

@@ -313,20 +313,26 @@ class LogEngine:
 
     # Changing what is there -----------------------------------------------------------------------
 
-    def delete_by_key(self, shard: str, key: bytes) -> None:
-        self._change(shard, lambda log: delete_key(log, key))
+    def delete_by_key(self, shard: str, key: bytes) -> int | None:
+        """Deletes every record of the key below the offset that it returns; None if the shard has
+        no record of the key."""
+        return self._change(shard, lambda log: delete_key(log, key))
 
-    def delete_by_offset(self, shard: str, offsets: Sequence[int]) -> None:
-        self._change(shard, lambda log: delete_offsets(log, offsets))
+    def delete_by_offset(self, shard: str, offsets: Sequence[int]) -> list[int]:
+        """Deletes records, and returns the offsets of those that were not deleted before."""
+        return self._change(shard, lambda log: delete_offsets(log, offsets))
 
-    def delete_records_before(self, shard: str, offset: int) -> None:
-        """Moves the start of the shard up to the offset; one below the start changes nothing."""
+    def delete_records_before(self, shard: str, offset: int) -> int:
+        """Moves the start of the shard up to the offset; one below the start changes nothing.
+        Returns where it was."""
 
-        def move(log: ShardLog) -> None:
-            LogReader(log, 0).check_bounds(max(offset, log.view.start_offset))
+        def move(log: ShardLog) -> int:
+            start_offset = log.view.start_offset
+            LogReader(log, 0).check_bounds(max(offset, start_offset))
             log.move_start(offset)
+            return start_offset
 
-        self._change(shard, move)
+        return self._change(shard, move)
 
     def truncate(self, shard: str, offset: int) -> None:
         """Cuts everything from the offset on, which must begin a batch of the active segment."""
@@ -559,15 +565,16 @@ class LogEngine:
     def _reader(self, shard: str) -> LogReader:
         return LogReader(self._log(shard), self._clock.now_ms())
 
-    def _change(self, shard: str, change: Callable[[ShardLog], None]) -> None:
+    def _change(self, shard: str, change: Callable[[ShardLog], T]) -> T:
         log = self._writable_log(shard)
         with log.lock:
             _refuse(log)
             try:
-                change(log)
+                changed = change(log)
             except OSError as error:
                 raise storage_failure(shard, error) from error
             self._keeper.recount(log)
+        return changed
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -77,8 +77,8 @@ def from_document(document: object) -> NewRecord:
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise InvalidRecord("tags must be a list of text")
     return NewRecord(
-        value=_bytes_of(document, "value"),
-        key=_bytes_of(document, "key"),
+        value=bytes_of(document, "value"),
+        key=bytes_of(document, "key"),
         tags=tuple(tags),
         headers=_headers_of(document.get("headers") or []),
         timestamp_ms=document.get("timestamp_ms"),
@@ -86,7 +86,8 @@ def from_document(document: object) -> NewRecord:
     )
 
 
-def _bytes_of(document: Mapping[str, object], field: str) -> bytes | None:
+def bytes_of(document: Mapping[str, object], field: str) -> bytes | None:
+    """The bytes of a field that is text, or base64 under a name that ends so."""
     encoded = document.get(field + _BASE64)
     if encoded is not None:
         if document.get(field) is not None:
@@ -112,5 +113,5 @@ def _headers_of(given: object) -> tuple[tuple[str, bytes | None], ...]:
     for header in given:
         if not isinstance(header, dict) or not isinstance(header.get("name"), str):
             raise InvalidRecord('a header is an object such as {"name": "n", "value": "v"}')
-        headers.append((header["name"], _bytes_of(header, "value")))
+        headers.append((header["name"], bytes_of(header, "value")))
     return tuple(headers)

@@ -171,6 +171,42 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Deletion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which records to delete: those of a key, those at offsets, or those before one."""
+
+    key: str | None = None
+    """All that the key has so far."""
+    key_base64: str | None = None
+    """Instead of `key`, for one that is not UTF-8."""
+    offsets: list[int] | None = None
+    before: int | None = None
+    """Where the shard is to start; its end, if nothing is to be left."""
+    shard: int | None = None
+    """Needed with `offsets` and `before`, unless the topic has one shard alone. A key's records
+    are looked for in all shards if none is given: which of them has some is up to whoever wrote
+    them, and to how many shards there were."""
+
+
+class ShardDeletion(msgspec.Struct, frozen=True, kw_only=True):
+    """What was deleted of a shard, and where it stands."""
+
+    topic: str
+    shard: int
+    start_offset: int
+    end_offset: int
+    deleted: bool | None
+    """False if there was nothing of it to delete; null if the topic's storage does not tell. A key
+    counts as deleted also where it takes a look at every record to know: in a topic without an
+    index of keys, and in what is only in the object store."""
+    offsets: list[int] | None = None
+    """By offset: those that had not been deleted before and are not below the start."""
+    key_below: int | None = None
+    """By key: all its records below this offset are deleted. Later ones are not, nor are those of
+    transactions that had not ended; the first of these begins here."""
+    start_before: int | None = None
+    """Before an offset: where the shard started until now."""
+
+
 class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     state: str

@@ -196,10 +196,12 @@ class AsyncTopicHandle:
         )
 
     async def delete_by_key(self, key: bytes | str, *, shard: int | None = None) -> None:
-        """Deletes every record the key has so far."""
+        """Deletes every record the key has so far, in all shards unless one is given: Kafka
+        clients, and appends that name a shard, may have put it into others than its own."""
         key = _bytes("key", key)
-        seq = self._local.manager.shard_of_key(self.topic, key) if shard is None else shard
-        await self._driver.delete_by_key(self._shard(seq), key)
+        chosen = range(self.topic.shard_count) if shard is None else (shard,)
+        for seq in chosen:
+            await self._driver.delete_by_key(self._shard(seq), key)
 
     async def delete_by_offset(self, offset: int, *, shard: int = 0) -> None:
         await self._driver.delete_by_offset(self._shard(shard), offset)
@@ -366,7 +368,7 @@ class TopicHandle:
         return run_blocking(self._handle.offset_at(timestamp_ms, shard=shard, otherwise=otherwise))
 
     def delete_by_key(self, key: bytes | str, *, shard: int | None = None) -> None:
-        """Deletes every record the key has so far."""
+        """Deletes every record the key has so far, in all shards unless one is given."""
         run_blocking(self._handle.delete_by_key(key, shard=shard))
 
     def delete_by_offset(self, offset: int, *, shard: int = 0) -> None:

@@ -18,7 +18,14 @@ from firnmq import open as open_store
 from firnmq.cli import main
 from firnmq.cli.lake_sql import no_such_topic, spark_reason
 from tests.integration.kafka.nodes import NodeProcess
-from tests.integration.lake.lab import NOON_MS, new_topic, numbered, produce
+from tests.integration.lake.lab import (
+    NOON_MS,
+    new_topic,
+    numbered,
+    options_of,
+    produce,
+    rows_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +80,23 @@ def test_a_topic_of_a_node_from_nothing_to_tidy(firn: Any, node: NodeProcess) ->
     assert after["lag"] == 0
     assert (after["rows"], after["files"], after["snapshots"]) == (100, 2, 1)
     assert [shard["table_end"] for shard in after["shards"]] == [50, 50]
+
+
+def test_what_firn_delete_deletes_goes_from_the_table(firn: Any, node: NodeProcess) -> None:
+    """1. A key has records in both shards, and all is synced. 2. It is deleted on the running node,
+    and a record by its offset. 3. The next sync takes them out, and the one after has no more."""
+    topic = new_topic(node)
+    shared = [{**each, "key": b"shared"} for each in numbered(2, start=60)]
+    sent = produce(node, topic, [*numbered(60), *shared])
+    where = ("--server", node.address, "--json")
+    assert _json(firn("sync", topic, *where))["row_count"] == 62
+    for way in (("--key", "shared"), ("--offset", "3", "--shard", "1")):
+        args = ["--node", node.admin_url, "delete", topic, *way, "--yes"]
+        assert CliRunner().invoke(main, args).exit_code == 0
+    assert _json(firn("sync", topic, *where))["deleted_count"] == 3
+    left = [each for each in sent if each.key != b"shared" and (each.shard, each.offset) != (1, 3)]
+    assert rows_of(options_of(node, topic)) == sorted(each.row for each in left)
+    assert _json(firn("sync", topic, *where))["deleted_count"] == 0
 
 
 def test_it_says_so_in_words_too(firn: Any, node: NodeProcess) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-import firnmq
 from firnmq.lake.history import plan_history
 from firnmq.lake.historyfiles import read_history
 from firnmq.lake.places import make_plan
@@ -76,15 +75,12 @@ def call(node: NodeProcess, method: str, path: str, body: object = None) -> Any:
 
 
 def delete(node: NodeProcess, topic: str) -> None:
-    """By whoever opens the directory, since Kafka has no such calls."""
-    node.terminate()
-    with firnmq.open(node.data) as store:
-        handle = store.topic(topic)
-        for offset in GONE_OFFSETS:
-            handle.delete_by_offset(offset)
-        for key in GONE_KEYS:
-            handle.delete_by_key(key, shard=0)
-    node.start()
+    """While the node serves the topic."""
+    path = f"/v1/topics/{topic}/deletions"
+    (done,) = call(node, "POST", path, {"offsets": GONE_OFFSETS})
+    assert done["offsets"] == list(GONE_OFFSETS)
+    for key in GONE_KEYS:
+        assert call(node, "POST", path, {"key": key.decode()})[0]["deleted"]
 
 
 def forget_by_retention(node: NodeProcess, topic: str) -> None:

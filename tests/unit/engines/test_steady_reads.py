@@ -9,10 +9,11 @@ import pytest
 
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.segments import SegmentGone
-from firnmq.engines.shardlog import LogReader, ShardLog
+from firnmq.engines.shardlog import LogReader, RawReader, ShardLog
 from firnmq.engines.shardlog.read import NotPublished
 from firnmq.engines.shardlog.view import View
 from firnmq.errors import Corruption, TimedOut
+from firnmq.record import NewRecord, decode
 from tests.conformance.lab import Lab, Shard
 
 
@@ -73,6 +74,28 @@ def test_a_reader_does_not_wait_for_the_store_while_appends_wait_for_it(shard: S
             LogReader(log, 0)._steadily(read)
     finally:
         log.lock = lock
+
+
+def test_a_start_that_moves_meanwhile_brings_nothing_back(shard: Shard) -> None:
+    """The log forgets deletions that its start has passed; who reads from an older one needs them
+    still, for records and for whole batches alike."""
+    for number in range(10):
+        shard.append(NewRecord(key=b"%d" % number, value=b"v"))
+    shard.delete(2)
+    shard.delete_key(b"4")
+    log = log_of(shard)
+    records, batches, stored = LogReader(log, 0), LogReader(log, 0), RawReader(log, 0)
+    planner = LogReader(log, 0)
+    shard.delete_before(10)
+    assert not log.holes
+    assert not log.dead_keys
+    live = [0, 1, 3, 5, 6, 7, 8, 9]
+    assert [each.offset for each in records.by_offset(0, 100, 10_000)] == live
+    assert list(decode(batches.raw(0, 10_000).batches).offsets) == live
+    survey = planner.survey(lambda survey: survey)
+    assert (survey.start_offset, survey.holes, survey.dead_keys) == (0, {2}, {b"4": 10})
+    page = stored.checked(0, 10_000, committed=False, ranges=False)
+    assert list(decode([memoryview(each) for each in page.contents]).offsets) == live
 
 
 def test_what_is_gone_for_good_is_said_to_be(shard: Shard) -> None:

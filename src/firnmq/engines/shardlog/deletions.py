@@ -11,26 +11,29 @@ from collections.abc import Sequence
 from firnmq.engines.shardlog.log import ShardLog
 
 
-def delete_offsets(log: ShardLog, offsets: Sequence[int]) -> None:
-    """Deletes records; offsets that hold none are passed over."""
+def delete_offsets(log: ShardLog, offsets: Sequence[int]) -> list[int]:
+    """Deletes records; offsets that hold none are passed over. Those that it deleted."""
     view, state, uid = log.view, log.backend.state, log.spec.uid
     new = sorted({at for at in offsets if view.start_offset <= at < view.end_offset} - log.holes)
     if new:
         state.add_holes(uid, new)
         log.holes.update(new)
     state.note_retired(uid, sorted({at for at in offsets if 0 <= at < view.start_offset}), {})
+    return new
 
 
-def delete_key(log: ShardLog, key: bytes) -> None:
-    """Deletes every record the key has so far."""
+def delete_key(log: ShardLog, key: bytes) -> int | None:
+    """Deletes every record the key has so far. The offset below which they are, None if the log has
+    none of them."""
     state, uid = log.backend.state, log.spec.uid
     # What is not certain yet is not there yet: it is not deleted should it be committed.
     below = log.view.stable_offset
     if not log.spec.config.index_key or _has_key(log, key):
         state.set_dead_key(uid, key, below)
         log.dead_keys[key] = below
-    else:
-        state.note_retired(uid, (), {key: below})
+        return below
+    state.note_retired(uid, (), {key: below})
+    return None
 
 
 def _has_key(log: ShardLog, key: bytes) -> bool:

@@ -98,9 +98,10 @@ class ShardLog:
         self.segments = segments
         self.tail = tail
         self.holes = holes
-        """Deleted offsets."""
+        """Deleted offsets. This set only grows; a smaller one takes its place when the start moves,
+        after the view has: who takes it before the view has all that the view needs."""
         self.dead_keys = dead_keys
-        """Deleted keys: records below the number are gone."""
+        """Deleted keys: records below the number are gone. Likewise."""
         self.producers = producers
         """What is known of idempotent producers."""
         self.watchers = Watchers()
@@ -374,9 +375,11 @@ class ShardLog:
         # Kept elsewhere first, if they are: who plans a read looks here and then there.
         dead = {key: below for key, below in self.dead_keys.items() if below <= start_offset}
         state.retire_dead_keys(uid, dead)
-        for key in dead:
-            del self.dead_keys[key]
-        self.holes -= {offset for offset in self.holes if offset < start_offset}
+        # Not taken out of the same ones: who reads an older view still needs them.
+        if dead:
+            self.dead_keys = {key: at for key, at in self.dead_keys.items() if key not in dead}
+        if any(offset < start_offset for offset in self.holes):
+            self.holes = {offset for offset in self.holes if offset >= start_offset}
         for segment in gone:
             self.backend.drop_segment(self.spec, segment)
         # One with a copy in the object store is remembered until that is gone as well.

@@ -121,7 +121,7 @@ class LogReader:
     def _raw(self, view: View, offset: int, max_bytes: int, committed: bool) -> RawPage:
         self.check_bounds(offset)
         log = self._log
-        has_dead = bool(log.holes or log.dead_keys or log.spec.config.ttl_ms)
+        has_dead = bool(self._holes or self._dead_keys or log.spec.config.ttl_ms)
         batches: list[memoryview] = []
         at = offset
         end = view.stable_offset if committed else view.end_offset
@@ -345,7 +345,10 @@ class LogReader:
 
     def survey(self, judge: Callable[[Survey], T]) -> T:
         """What `judge` makes of the log's segments, its deletions and its aborted transactions."""
-        return self._steadily(lambda view: judge(survey_of(self._log, view)))
+        return self._steadily(lambda view: judge(self._survey(view)))
+
+    def _survey(self, view: View) -> Survey:
+        return survey_of(self._log, view, self._holes, self._dead_keys)
 
     # Shared ---------------------------------------------------------------------------------------
 
@@ -490,6 +493,7 @@ class LogReader:
             with log.lock:
                 pass
         self._cut_count = log.cut_count
+        self._holes, self._dead_keys = log.holes, log.dead_keys  # Before the view.
         self._view = log.view
         self._hints = log.hints
         self._selection: Selection | None = None
@@ -498,15 +502,14 @@ class LogReader:
     def _live(self) -> Selection:
         """Selects what is not deleted or expired. Made on first use: raw reads seldom need it."""
         if self._selection is None:
-            log = self._log
-            config = log.spec.config
+            config = self._log.spec.config
             self._selection = Selection(
                 tag_headers=tuple(name.encode() for name in config.tag_headers),
                 expire_header=config.expire_header_bytes,
                 ttl_ms=config.ttl_ms,
                 now_ms=self._now_ms,
-                holes=log.holes or None,
-                dead_keys=log.dead_keys or None,
+                holes=self._holes or None,
+                dead_keys=self._dead_keys or None,
             )
         return self._selection
 

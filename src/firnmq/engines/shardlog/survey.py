@@ -11,22 +11,24 @@ from firnmq.engines.shardlog.view import View, length_of
 from firnmq.engines.state import merged_keys
 
 
-def survey_of(log: ShardLog, view: View) -> Survey:
-    """Deletions are taken after the view: those that came in between hide what it shows. Those that
-    the log hides are taken first, then those that it hid before."""
-    holes, dead_keys = frozenset(log.holes), dict(log.dead_keys)
+def survey_of(log: ShardLog, view: View, holes: set[int], dead_keys: dict[bytes, int]) -> Survey:
+    """`holes` and `dead_keys` are the log's from before the view, which its start may have passed
+    since. They are looked at after the view: deletions that came in between hide what it shows.
+    Those that the log hides are taken first, then those that it hid before."""
+    hidden = frozenset(holes | log.holes)
+    hidden_keys = merged_keys(dict(dead_keys), dict(log.dead_keys))
     retired = log.backend.state.retired(log.spec.uid)
     if retired is not None:
-        holes |= retired.holes
-        dead_keys = merged_keys(dead_keys, retired.dead_keys)
+        hidden |= retired.holes
+        hidden_keys = merged_keys(hidden_keys, retired.dead_keys)
     return Survey(
         spec=log.spec,
         start_offset=view.start_offset,
         end_offset=view.end_offset,
         stable_offset=view.stable_offset,
         segments=tuple(_surveyed(log, view, segment) for segment in view.segments),
-        holes=holes,
-        dead_keys=dead_keys,
+        holes=hidden,
+        dead_keys=hidden_keys,
         aborted=tuple(view.aborted.overlapping(view.start_offset, view.stable_offset)),
         retired=None if retired is None else retired.number,
     )

@@ -17,6 +17,7 @@ from firnmq.server.admin.tier import TierAdmin
 from firnmq.server.admin.topics import TopicAdmin
 from firnmq.server.admin.users import UserAdmin
 from firnmq.server.documents import (
+    Deletion,
     GroupDeleted,
     GroupDescription,
     GroupSummary,
@@ -32,6 +33,7 @@ from firnmq.server.documents import (
     RecordPage,
     ScrubRequest,
     Segment,
+    ShardDeletion,
     TopicDeleted,
     TopicDescription,
     TopicOptions,
@@ -189,6 +191,15 @@ def _record_endpoints(topics: TopicAdmin) -> list[Endpoint]:
             takes=NewRecords,
             gives=list[Placement],
             answer=lambda call: topics.write(call.path["topic"], call.body),
+        ),
+        Endpoint(
+            method="POST",
+            path="/v1/topics/{topic}/deletions",
+            summary="Delete records by key, by offset or before one; the answer comes once they "
+            "are gone from every read, durably.",
+            takes=Deletion,
+            gives=list[ShardDeletion],
+            answer=lambda call: topics.delete_records(call.path["topic"], call.body),
         ),
     ]
 

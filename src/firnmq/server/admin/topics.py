@@ -11,17 +11,20 @@ from firnmq.brokers.kafka.protocol.messages.admin import (
     IncrementalAlterConfigsResource,
 )
 from firnmq.engines import Page
-from firnmq.errors import InvalidArgument, OffsetOutOfRange
+from firnmq.errors import InvalidArgument
 from firnmq.record.document import from_document, to_document
 from firnmq.server.admin.errors import BrokerRefused
 from firnmq.server.admin.parts import NodeParts
+from firnmq.server.deletion import delete_records
 from firnmq.server.documents import (
+    Deletion,
     NewRecords,
     NewTopic,
     OptionChanges,
     Placement,
     RecordPage,
     Segment,
+    ShardDeletion,
     ShardSummary,
     TopicDeleted,
     TopicDescription,
@@ -108,7 +111,7 @@ class TopicAdmin:
         if not 0 <= wait_ms <= WAIT_MS_MAX:
             raise InvalidArgument("wait_ms", f"must be 0 to {WAIT_MS_MAX:,}, not {wait_ms:,}")
         topic = self._storage.topic(name)
-        start, end = await self._bounds(topic, shard)
+        start, end = await self._manager.bounds(topic, shard)
         if offset < 0:
             offset = max(end + offset, start)
         if offset == end and wait_ms:
@@ -133,22 +136,14 @@ class TopicAdmin:
         written = await self._manager.write(name, records, wanted.shard)
         return [Placement.of(name, part) for part in written]
 
+    async def delete_records(self, name: str, wanted: Deletion) -> list[ShardDeletion]:
+        return await delete_records(self._manager, name, wanted)
+
     async def _shard(self, topic: Topic, seq: int) -> ShardSummary:
         if isinstance(self._manager.driver_of(topic.name), EngineStorageAdapter):
             return ShardSummary.of(seq, await self._storage.status(topic.name, seq))
-        start, end = await self._bounds(topic, seq)
+        start, end = await self._manager.bounds(topic, seq)
         return ShardSummary(shard=seq, start_offset=start, end_offset=end)
-
-    async def _bounds(self, topic: Topic, seq: int) -> tuple[int, int]:
-        self._manager.check_shard(topic, seq)
-        driver = self._manager.driver_of(topic.name)
-        if isinstance(driver, EngineStorageAdapter):
-            return await driver.bounds(topic.shard_name(seq))
-        try:
-            page = await self._read(topic, seq, 0, 1)
-            return page.start_offset, page.end_offset
-        except OffsetOutOfRange as error:  # It starts later, and says where.
-            return error.start, error.end
 
     async def _read(self, topic: Topic, seq: int, offset: int, max_records: int) -> Page:
         return await self._manager.driver_of(topic.name).read_by_offset(

@@ -1,0 +1,139 @@
+"""Deleting a topic's records, as a node and the command line do it."""
+
+from __future__ import annotations
+
+from firnmq.adapter import EngineStorageAdapter, StorageDriverManager, Topic
+from firnmq.errors import InvalidArgument, OffsetOutOfRange
+from firnmq.eventlog import EventLogger
+from firnmq.record.document import bytes_of
+from firnmq.server.documents import Deletion, ShardDeletion
+
+OFFSETS_MAX = 100_000
+"""Offsets of one call. The shard takes no appends while they are noted."""
+
+_log = EventLogger("deletion")
+
+
+async def delete_records(
+    manager: StorageDriverManager, name: str, wanted: Deletion
+) -> list[ShardDeletion]:
+    """Deletes a topic's records, durably, and says what was deleted in each shard looked at.
+
+    What is wrong is found before anything is deleted. If storage fails in one of several shards,
+    what was deleted in others stays so; the call can be repeated.
+    """
+    topic = manager.catalog.get(name)
+    key = _key(wanted)
+    ways = {"key": key, "offsets": wanted.offsets, "before": wanted.before}
+    given = [way for way, value in ways.items() if value is not None]
+    if len(given) != 1:
+        told = " and ".join(given) or "none of them"
+        raise InvalidArgument(", ".join(ways), f"give exactly one, not {told}")
+    if wanted.shard is not None:
+        manager.check_shard(topic, wanted.shard)
+    work = _Work(manager, topic)
+    if key is not None:
+        chosen = range(topic.shard_count) if wanted.shard is None else [wanted.shard]
+        return [await work.delete_key(seq, key) for seq in chosen]
+    seq = _only_shard(topic, wanted.shard, given[0])
+    if wanted.offsets is not None:
+        return [await work.delete_offsets(seq, wanted.offsets)]
+    assert wanted.before is not None
+    return [await work.delete_before(seq, wanted.before)]
+
+
+class _Work:
+    """Deletes in the shards of one topic. Only our engines can tell what there was."""
+
+    def __init__(self, manager: StorageDriverManager, topic: Topic) -> None:
+        self._manager = manager
+        self._topic = topic
+        self._driver = manager.driver(topic.config.storage_type)
+
+    async def delete_key(self, seq: int, key: bytes) -> ShardDeletion:
+        shard = self._topic.shard_name(seq)
+        if not isinstance(self._driver, EngineStorageAdapter):
+            await self._driver.delete_by_key(shard, key)
+            return await self._done(seq, deleted=None)
+        below = await self._driver.delete_key(shard, key)
+        if below is not None:  # The key itself may be what nobody is to read any more.
+            self._log("key", seq, below=below)
+        return await self._done(seq, deleted=below is not None, key_below=below)
+
+    async def delete_offsets(self, seq: int, offsets: list[int]) -> ShardDeletion:
+        if not 1 <= len(offsets) <= OFFSETS_MAX:
+            raise InvalidArgument(
+                "offsets", f"must be 1 to {OFFSETS_MAX:,} of them, not {len(offsets):,}"
+            )
+        if min(offsets) < 0:
+            raise InvalidArgument("offsets", f"must be 0 or more, not {min(offsets)}")
+        shard = self._topic.shard_name(seq)
+        start, end = await self._manager.bounds(self._topic, seq)
+        if max(offsets) >= end:
+            raise OffsetOutOfRange(max(offsets), start=start, end=end, shard=shard)
+        if not isinstance(self._driver, EngineStorageAdapter):
+            for offset in offsets:
+                await self._driver.delete_by_offset(shard, offset)
+            return await self._done(seq, deleted=None)
+        gone = await self._driver.delete_offsets(shard, offsets)
+        if gone:
+            self._log("offsets", seq, first=gone[0], last=gone[-1], count=len(gone))
+        return await self._done(seq, deleted=bool(gone), offsets=gone)
+
+    async def delete_before(self, seq: int, offset: int) -> ShardDeletion:
+        config = self._topic.config
+        if not isinstance(self._driver, EngineStorageAdapter):
+            raise InvalidArgument(
+                self._topic.name,
+                f"is kept by {config.storage_type}, which cannot delete before an offset",
+            )
+        if config.compacts and not config.cleanup_policy.deletes:
+            raise InvalidArgument(
+                "before",
+                f"{self._topic.name} keeps the newest record of every key (cleanup.policy=compact)"
+                "; delete by key or by offset, or set cleanup.policy=compact,delete",
+            )
+        if offset < 0:
+            raise InvalidArgument("before", f"must be 0 or more, not {offset}")
+        old = await self._driver.delete_records_before(self._topic.shard_name(seq), offset)
+        if old < offset:
+            self._log("before", seq, start=offset, start_before=old)
+        return await self._done(seq, deleted=old < offset, start_before=old)
+
+    def _log(self, by: str, seq: int, **fields: int) -> None:
+        _log.info("records_deleted", topic=self._topic.name, shard=seq, by=by, **fields)
+
+    async def _done(
+        self,
+        seq: int,
+        *,
+        deleted: bool | None,
+        offsets: list[int] | None = None,
+        key_below: int | None = None,
+        start_before: int | None = None,
+    ) -> ShardDeletion:
+        start, end = await self._manager.bounds(self._topic, seq)
+        return ShardDeletion(
+            topic=self._topic.name,
+            shard=seq,
+            start_offset=start,
+            end_offset=end,
+            deleted=deleted,
+            offsets=offsets,
+            key_below=key_below,
+            start_before=start_before,
+        )
+
+
+def _key(wanted: Deletion) -> bytes | None:
+    return bytes_of({"key": wanted.key, "key_base64": wanted.key_base64}, "key")
+
+
+def _only_shard(topic: Topic, shard: int | None, way: str) -> int:
+    if shard is not None:
+        return shard
+    if topic.shard_count > 1:
+        raise InvalidArgument(
+            "shard", f"is needed with {way}, since {topic.name} has {topic.shard_count:,} shards"
+        )
+    return 0
