@@ -25,10 +25,8 @@ ROW_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of Arrow memory. A row group is what a reader of Parquet takes or leaves."""
 
 PAGE_BYTES: Final = 1024 * 1024
-"""About what a page of values has before it is compressed."""
-_ENCODED_ROWS_MAX: Final = 8_192
-"""Between two looks at how large a page has become: each look costs something, and a page may
-overshoot by so many rows."""
+"""Of values that are encoded at once, and make a page."""
+_PAGE_ROWS_MAX: Final = 8_192
 
 FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """A file that has grown to this is finished and another one begun."""
@@ -230,8 +228,10 @@ def _parquet_writer(
         bloom_filter_options={"key": {"ndv": max(1, key_count), "fpp": _BLOOM_FALSE_POSITIVES}},
         sorting_columns=sorting,
         store_schema=False,
-        data_page_size=PAGE_BYTES,
-        write_batch_size=min(max(PAGE_BYTES // max(row_bytes, 1), 1), _ENCODED_ROWS_MAX),
+        # Rows that are encoded at once are more than a page needs: one that is filled in several
+        # turns is copied each time it grows.
+        data_page_size=PAGE_BYTES // 2,
+        write_batch_size=min(max(PAGE_BYTES // max(row_bytes, 1), 1), _PAGE_ROWS_MAX),
     )
 
 

@@ -94,6 +94,8 @@ _CHECKED_OVERHEAD = cython.declare(cython.Py_ssize_t, RECORD_OVERHEAD_BYTES)
 # From this length of a record on its value is not copied: below it, copying the value now costs
 # no more than finding it again later.
 _VIEWED_BYTES_MIN = cython.declare(cython.Py_ssize_t, 256)
+# What records are taken to expand to at most before they are decompressed.
+_EXPANSION_MAX = cython.declare(cython.Py_ssize_t, 8)
 # Room for a record besides key, value and headers: five lengths, two deltas, one byte.
 _RECORD_OVERHEAD = cython.declare(cython.Py_ssize_t, 48)
 # Room for the two lengths of a header.
@@ -1268,9 +1270,14 @@ class _Rows:
     @cython.cfunc
     @cython.exceptval(-1)
     def start(
-        self, plan: _Plan, payload_bytes: cython.Py_ssize_t, record_count: cython.longlong
+        self,
+        plan: _Plan,
+        payload_bytes: cython.Py_ssize_t,
+        batch_bytes: cython.Py_ssize_t,
+        record_count: cython.longlong,
     ) -> cython.int:
-        """Get ready for batches like the first one, whose records are so long and so many."""
+        """Get ready for batches like the first one, whose records are so long and so many, and
+        which takes so many bytes as it is stored."""
         batch_count: cython.Py_ssize_t = plan.total_bytes // (payload_bytes + _HEADER_BYTES)
         self.is_started = True
         if plan.is_sparse:
@@ -1280,7 +1287,10 @@ class _Rows:
                 self.has_views = True
                 self.views = _binary_views()
             else:
-                self.values.content.reserve(min(plan.total_bytes, plan.max_bytes))
+                # Room that is not enough is copied as it grows; room for one batch's luck with its
+                # compression would be too much.
+                ratio: cython.Py_ssize_t = min(1 + payload_bytes // batch_bytes, _EXPANSION_MAX)
+                self.values.content.reserve(min(plan.total_bytes * ratio, plan.max_bytes))
         # Compressed batches count for less than they hold, so this is never too much.
         self.reserve(min(record_count * batch_count, plan.max_records))
         return 0
@@ -1643,7 +1653,7 @@ def _decode_batch(
     if span.record_count > (end - at) // _RECORD_BYTES_MIN:
         raise origin.refusal(span.position, "more records are counted than the batch can hold")
     if not rows.is_started:
-        rows.start(plan, end - at, span.record_count)
+        rows.start(plan, end - at, span.size, span.record_count)
     if rows.has_views:
         rows.views.open_source(view)
     if not plan.is_sparse:

@@ -1,6 +1,7 @@
 """What only a directory as a store does: sync, clean up, notice that a share is gone."""
 
 import errno
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -55,6 +56,24 @@ def test_a_new_object_is_synced_before_it_has_its_key_and_its_folders_after(
         assert second == f"{step} {root / info.key}"
         assert folders == [f"fsync {each}" for each in (root / "a/b", root / "a", root)]
         monkeypatch.undo()
+
+
+def test_of_several_objects_all_data_is_synced_before_any_key_and_each_folder_once(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = Syncs(monkeypatch)
+    store.upload_all([("a/1", b"x"), ("a/2", b"yy"), ("b/3", b"zzz")])
+    data, names, folders = syncs.steps[:3], syncs.steps[3:6], syncs.steps[6:]
+    assert all(step.startswith(f"fsync {root / PARTIAL}/") for step in data)
+    assert len(set(data)) == 3
+    assert names == [f"replace {root / key}" for key in ("a/1", "a/2", "b/3")]
+    assert folders == [f"fsync {each}" for each in (root / "b", root / "a", root)]
+    assert [(info.key, info.size) for info in store.list("")] == [
+        ("a/1", 1),
+        ("a/2", 2),
+        ("b/3", 3),
+    ]
+    assert os.listdir(root / PARTIAL) == []
 
 
 def test_opening_makes_the_directory_durable(
@@ -118,11 +137,15 @@ def test_nothing_partial_is_left_when_the_disk_is_full(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for step in ("write", "fsync"):
+    calls = (
+        lambda: store.put("a/b", b"data"),
+        lambda: store.upload_all([("a/b", b"data"), ("a/c", b"more")]),
+    )
+    for step, call in itertools.product(("write", "fsync"), calls):
         with monkeypatch.context() as patch:
             patch.setattr(os, step, full)
             with pytest.raises(StoreUnavailable):
-                store.put("a/b", b"data")
+                call()
         assert os.listdir(root / PARTIAL) == []
         with pytest.raises(ObjectNotFound):
             store.head("a/b")

@@ -126,6 +126,16 @@ def test_uploads_of_any_size(store: ObjectStore, size: int) -> None:
     assert is_clean(store)
 
 
+def test_several_objects_are_uploaded_with_one_call(store: ObjectStore) -> None:
+    objects = [(f"many/{number % 3}/{number}", os.urandom(number * 1000)) for number in range(8)]
+    store.put(objects[5][0], b"is replaced")
+    store.upload_all([(key, memoryview(data)) for key, data in objects])
+    assert {info.key for info in store.list("many")} == {key for key, _ in objects}
+    for key, data in objects:
+        assert bytes(store.get_range(key, 0, len(data))) == data
+    store.upload_all([])
+
+
 @pytest.mark.parametrize("size", [10, 20 * MIB])
 @pytest.mark.parametrize("wrong", [-1, 1])
 def test_an_upload_of_another_size_leaves_nothing(

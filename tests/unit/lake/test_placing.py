@@ -1,11 +1,13 @@
 """Files on their way into a table's store."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from firnmq.disk.files import Buffer
 from firnmq.errors import StoreUnavailable
 from firnmq.lake import placing
 from firnmq.lake.parquet import Made
@@ -33,11 +35,17 @@ class Held(LocalStore):
         self.begun = threading.Semaphore(0)
         self.names: list[str] = []
 
-    def upload(self, key, chunks, *, size):  # type: ignore[no-untyped-def]
-        self.names.append(key)
+    def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
+        if not objects:
+            return
+        self.names += [key for key, _ in objects]
         self.begun.release()
         self.let_go.wait(30)
-        return super().upload(key, chunks, size=size)
+        super().upload_all(objects)
+
+
+class FarAway(Held):
+    likes_groups = False
 
 
 def test_files_are_noted_in_their_order_and_all_are_there(tmp_path: Path) -> None:
@@ -52,7 +60,7 @@ def test_files_are_noted_in_their_order_and_all_are_there(tmp_path: Path) -> Non
 
 
 def test_the_next_file_is_made_while_others_are_written(tmp_path: Path) -> None:
-    store = Held(tmp_path)
+    store = FarAway(tmp_path)
     with Placing(store, 0, name) as files:
         files.put(made(1))
         files.put(made(2))
@@ -62,9 +70,30 @@ def test_the_next_file_is_made_while_others_are_written(tmp_path: Path) -> None:
     assert len(files.files) == 2
 
 
+@pytest.mark.parametrize(("limit", "value"), [("GROUP_BYTES", 30), ("GROUP_FILES", 3)])
+def test_small_files_go_together_where_that_costs_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(placing, limit, value)
+    groups: list[int] = []
+
+    class Counting(LocalStore):
+        def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
+            groups.append(len(objects))
+            super().upload_all(objects)
+
+    store = Counting(tmp_path)
+    with Placing(store, 0, name) as files:
+        for number in range(8):
+            files.put(made(number))
+    assert sorted(groups) == [2, 3, 3]
+    assert [each.row_count for each in files.files] == list(range(8))
+    assert [store.head(each.path).size for each in files.files] == [10] * 8
+
+
 def test_what_is_on_its_way_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "UNDER_WAY_BYTES_MAX", 25)
-    store = Held(tmp_path)
+    store = FarAway(tmp_path)
     with Placing(store, 0, name) as files:
         files.put(made(1))
         files.put(made(2))
@@ -91,7 +120,7 @@ def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     class Down(LocalStore):
-        def upload(self, key, chunks, *, size):  # type: ignore[no-untyped-def]
+        def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
             raise StoreUnavailable(self.url, "it is down")
 
     with pytest.raises(StoreUnavailable), Placing(Down(tmp_path), 0, name) as files:

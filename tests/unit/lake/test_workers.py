@@ -1,6 +1,7 @@
-"""Finders of modules in zip files do not outlive a task."""
+"""What a task leaves behind in the process of its worker."""
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from zipfile import ZipFile
@@ -36,3 +37,28 @@ def test_modules_of_zip_files_are_found_before_and_after(
 
     assert next_task() == 2
     assert not zip_finders()
+
+
+def test_what_the_first_task_leaves_is_not_searched_for_garbage_again_and_later_garbage_is() -> None:
+    code = """
+import gc, weakref
+from firnmq.lake import workers
+
+class Node: pass
+
+def cycle():
+    node = Node(); node.self = node
+    return weakref.ref(node)
+
+assert not gc.get_freeze_count()
+with workers.task():
+    pass
+frozen = gc.get_freeze_count()
+assert frozen > 1000, frozen
+with workers.task():
+    seen = cycle()
+assert gc.get_freeze_count() <= frozen
+gc.collect()
+assert seen() is None
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

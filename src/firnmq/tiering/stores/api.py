@@ -60,6 +60,17 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
+        """Uploads several objects; all are durable when this returns, and if it raises, some of
+        them may be there."""
+        ...
+
+    @property
+    def likes_groups(self) -> bool:
+        """Whether small objects should come by `upload_all`, since they cost less together; else
+        the store's caller does better to upload them at the same time."""
+        ...
+
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         """Exactly `size` bytes from byte `start` on; `ObjectTruncated` if there are fewer."""
         ...

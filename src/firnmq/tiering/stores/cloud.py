@@ -87,6 +87,8 @@ def open_cloud_store(scheme: str, bucket: str, prefix: str, options: StoreOption
 class CloudStore:
     """An ObjectStore of a cloud's or of a server that speaks like one."""
 
+    likes_groups = False
+
     def __init__(
         self,
         client: S3Store | GCSStore | AzureStore,
@@ -135,6 +137,10 @@ class CloudStore:
             self.delete([key])
             raise ObjectTruncated(self.url, key, expected=size, found=info.size)
         return info
+
+    def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
+        for key, data in objects:
+            self.upload(key, (data,), size=byte_length(data))
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         check_key(key)

@@ -60,6 +60,8 @@ _DENIED = ("AccessControlException", "SaslException", "InvalidToken")
 class HdfsStore:
     """An ObjectStore below a directory of an HDFS."""
 
+    likes_groups = False
+
     def __init__(self, host: str, prefix: str, options: StoreOptions) -> None:
         self.url = f"hdfs://{host}" + (f"/{prefix}" if prefix else "")
         try:
@@ -84,6 +86,10 @@ class HdfsStore:
 
     def upload(self, key: str, chunks: Iterable[Buffer], *, size: int) -> ObjectInfo:
         return self._write(key, chunks, size, if_absent=False)
+
+    def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
+        for key, data in objects:
+            self.upload(key, (data,), size=byte_length(data))
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         path = self._path(key)
