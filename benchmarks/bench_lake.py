@@ -51,6 +51,8 @@ GOODS = tuple(
 REFERRERS = (b"", b"/", b"/search?q=winter", b"https://news.example/gear")
 COUNTRIES = (b"CH", b"CH", b"AT", b"DE", b"DE", b"FR", b"IT", b"NO")
 FLAGS = (b"false", b"true")
+CONVERT_ROUNDS = 9
+"""A round of Spark's writer takes up to half as long again as another."""
 SCAN = (
     *("count(*)", "max(shard)", "max(offset)", "max(timestamp)", "sum(length(key))"),
     *("sum(length(value))", "sum(size(headers))", "sum(size(tags))"),
@@ -201,6 +203,7 @@ def lake_convert(run: Run) -> Measured:
         return run.alternate(
             ours=lambda: made.convert(made.lake(made.fresh())),
             baseline=made.write_by_spark,
+            rounds=CONVERT_ROUNDS,
             extra={"rows": ROW_COUNT},
         )
 

@@ -39,7 +39,7 @@ def test_modules_of_zip_files_are_found_before_and_after(
     assert not zip_finders()
 
 
-def test_what_the_first_task_leaves_is_not_searched_for_garbage_again_and_later_garbage_is() -> None:
+def test_what_the_first_task_leaves_is_searched_for_garbage_no_more_but_later_garbage_is() -> None:
     code = """
 import gc, weakref
 from firnmq.lake import workers
