@@ -18,16 +18,16 @@ from typing import Any
 from benchmarks.harness import Bar, Better, Measured, Run, benchmark, median
 from firnmq import NewRecord
 from firnmq import open as open_store
-from firnmq.lake.catalog import OpenCatalog, warehouse_store
-from firnmq.lake.keyfilter import may_hold_key
-from firnmq.lake.places import make_plan, resolved
-from firnmq.lake.plan import Wanted
-from firnmq.lake.runner import SparkRunner
-from firnmq.lake.session import spark_session
-from firnmq.lake.source import OptionsSource
+from firnmq.lake.jobs.runner import SparkRunner
+from firnmq.lake.jobs.session import spark_session
+from firnmq.lake.jobs.sync import SyncSettings, TopicSync
+from firnmq.lake.plans.places import make_plan, resolved
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.plans.source import OptionsSource
 from firnmq.lake.spark import register
-from firnmq.lake.sync import SyncSettings, TopicSync
-from firnmq.lake.table import TopicTable, find_table
+from firnmq.lake.tables.catalog import OpenCatalog, warehouse_store
+from firnmq.lake.tables.keyfilter import may_hold_key
+from firnmq.lake.tables.table import TopicTable, find_table
 
 ROW_COUNT = int(os.environ.get("BENCH_LAKE_ROWS", "5000000"))
 """Fewer for a quick look; the bars are for five million."""

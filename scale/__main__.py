@@ -12,7 +12,7 @@ from rich.console import Console
 from examples.clickstream.demo import Scale, run
 from examples.clickstream.node import serving
 from examples.clickstream.quiet import quiet_session
-from firnmq.lake.session import SMALL
+from firnmq.lake.jobs.session import SMALL
 from scale.cluster import SETTINGS, StandaloneCluster
 
 

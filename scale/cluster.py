@@ -18,7 +18,7 @@ from typing import Final
 
 import pyspark
 
-from firnmq.lake.java import use_java
+from firnmq.lake.jobs.java import use_java
 
 START_TIMEOUT_S: Final = 120
 STOP_TIMEOUT_S: Final = 30

@@ -20,7 +20,7 @@ from examples.clickstream.pipeline import CLICKS, ENRICHED, Pipeline
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from firnmq.lake.sync import SyncDone
+    from firnmq.lake.jobs.sync import SyncDone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

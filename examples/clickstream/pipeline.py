@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from examples.clickstream.events import PRODUCTS
-from firnmq.lake.runner import SparkRunner
-from firnmq.lake.source import OptionsSource
-from firnmq.lake.sync import RoundDone, SyncDone, SyncSettings, TopicSync
+from firnmq.lake.jobs.runner import SparkRunner
+from firnmq.lake.jobs.sync import RoundDone, SyncDone, SyncSettings, TopicSync
+from firnmq.lake.plans.source import OptionsSource
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from firnmq.lake.session import spark_session
+from firnmq.lake.jobs.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -81,10 +81,10 @@ def hours_written(spark: SparkSession, bootstrap: str) -> list[Any]:
 
 def typed_rows(bootstrap: str) -> tuple[Any, Any]:
     """The enriched topic's own table and its dead letters, by PyIceberg, without any Spark."""
-    from firnmq.lake.catalog import DEAD_LETTERS, OpenCatalog
-    from firnmq.lake.places import make_plan
-    from firnmq.lake.plan import Wanted
-    from firnmq.lake.table import find_table
+    from firnmq.lake.plans.places import make_plan
+    from firnmq.lake.plans.plan import Wanted
+    from firnmq.lake.tables.catalog import DEAD_LETTERS, OpenCatalog
+    from firnmq.lake.tables.table import find_table
 
     options = {"bootstrap": bootstrap, "topic": ENRICHED}
     plan = make_plan(options, Wanted(shards=()))

@@ -26,7 +26,7 @@ BROAD_EXCEPT_ALLOWED = {
     "src/firnmq/disk/kv.py": "rocksdict raises plain Exception for every failure",
     "src/firnmq/disk/pool.py": "supervisor: a defect must fail its requests, not hang them",
     "src/firnmq/engines/engine.py": "supervisor: one shard's defect must not end others' upkeep",
-    "src/firnmq/lake/ahead.py": "whatever ends the thread is raised where its work is waited for",
+    "src/firnmq/lake/reading/ahead.py": "what ends the thread is raised where its work is awaited",
     "src/firnmq/server/directory.py": "what fails in the node's thread is raised by its starter",
     "src/firnmq/server/housekeeper.py": "supervisor: a defect in one round must not end upkeep",
     "src/firnmq/tiering/cache.py": "supervisor: a failed fetch is its readers' error",

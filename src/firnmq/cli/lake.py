@@ -25,9 +25,9 @@ from firnmq.cli.lake_sql import sql
 from firnmq.errors import DirectoryInUse, FirnError, TopicNotFound
 
 if TYPE_CHECKING:
-    from firnmq.lake.runner import Watch
-    from firnmq.lake.sync import RoundDone, SyncDone, SyncSettings
-    from firnmq.lake.table import TopicTable
+    from firnmq.lake.jobs.runner import Watch
+    from firnmq.lake.jobs.sync import RoundDone, SyncDone, SyncSettings
+    from firnmq.lake.tables.table import TopicTable
 
 _MIB = 1024 * 1024
 _PACKAGES = frozenset(
@@ -62,7 +62,7 @@ class _LakeGroup(click.Group):
 
 def _hint_for(error: FirnError) -> str | None:
     """What to do about errors that mean something else here than for other commands."""
-    from firnmq.lake.wire import NodeUnreachable
+    from firnmq.lake.plans.wire import NodeUnreachable
 
     match error:
         case NodeUnreachable():
@@ -197,14 +197,14 @@ def compact(
     **place: Any,
 ) -> None:
     """Put small files of a topic's table together. Syncs and readers may go on meanwhile."""
-    from firnmq.lake.maintain import compact as compact_table
+    from firnmq.lake.tables.maintain import compact as compact_table
 
     with _tables(topic, place) as tables, ExitStack() as stack:
         spark = None
         for table in tables:
             done = compact_table(table, lambda _: [], target_bytes=target_bytes, is_dry=True)
             if done.files_before and not dry_run:
-                from firnmq.lake.runner import SparkRunner
+                from firnmq.lake.jobs.runner import SparkRunner
 
                 spark = spark or stack.enter_context(session(master, spark_settings))
                 with _progress(table.name) as watch:
@@ -260,7 +260,7 @@ def expire(
     **place: Any,
 ) -> None:
     """Forget old snapshots of a topic's table and remove files that none of the others has."""
-    from firnmq.lake.maintain import expire as expire_table
+    from firnmq.lake.tables.maintain import expire as expire_table
 
     with _tables(topic, place) as tables:
         for table in tables:
@@ -289,8 +289,8 @@ def expire(
 @json_option
 def status(topics: tuple[str, ...], as_json: bool, **place: Any) -> None:
     """Show how far tables are behind their topics, and how large they are."""
-    from firnmq.lake.places import make_plan
-    from firnmq.lake.status import table_status
+    from firnmq.lake.jobs.status import table_status
+    from firnmq.lake.plans.places import make_plan
 
     with _resolved(place) as options:
         for topic in topics:
@@ -309,8 +309,8 @@ lake.add_command(sql)
 
 def _check_topic(options: dict[str, str], settings: SyncSettings) -> None:
     """Finds out what is wrong with a topic or its schema, before Spark takes its time."""
-    from firnmq.lake.places import make_plan
-    from firnmq.lake.plan import Wanted
+    from firnmq.lake.plans.places import make_plan
+    from firnmq.lake.plans.plan import Wanted
 
     settings.kept_schema()
     make_plan(options, Wanted(shards=(), is_durable=True))
@@ -319,9 +319,9 @@ def _check_topic(options: dict[str, str], settings: SyncSettings) -> None:
 def _sync_topic(
     options: dict[str, str], settings: SyncSettings, spark: Any, follow: bool, as_json: bool
 ) -> None:
-    from firnmq.lake.runner import SparkRunner
-    from firnmq.lake.source import OptionsSource
-    from firnmq.lake.sync import TopicSync
+    from firnmq.lake.jobs.runner import SparkRunner
+    from firnmq.lake.jobs.sync import TopicSync
+    from firnmq.lake.plans.source import OptionsSource
 
     topic = options["topic"]
 
@@ -355,7 +355,7 @@ def _sync_topic(
 @contextmanager
 def _resolved(place: dict[str, Any]) -> Iterator[dict[str, str]]:
     """The options; a data directory is open as long as they are used."""
-    from firnmq.lake.places import resolved
+    from firnmq.lake.plans.places import resolved
 
     with resolved(source_options(**place)) as options:
         yield options
@@ -365,10 +365,10 @@ def _resolved(place: dict[str, Any]) -> Iterator[dict[str, str]]:
 def _tables(topic: str, place: dict[str, Any]) -> Iterator[list[TopicTable]]:
     """The topic's table, and that of its dead letters."""
     from firnmq.errors import InvalidArgument
-    from firnmq.lake.catalog import DEAD_LETTERS, OpenCatalog
-    from firnmq.lake.places import make_plan
-    from firnmq.lake.plan import Wanted
-    from firnmq.lake.table import NoTable, find_table
+    from firnmq.lake.plans.places import make_plan
+    from firnmq.lake.plans.plan import Wanted
+    from firnmq.lake.tables.catalog import DEAD_LETTERS, OpenCatalog
+    from firnmq.lake.tables.table import NoTable, find_table
 
     with _resolved(place) as options:
         plan = make_plan({**options, "topic": topic}, Wanted(shards=()))

@@ -26,7 +26,7 @@ MASTER_DEFAULT = "local[*,4]"
 
 def age_option(_: click.Context, param: click.Parameter, text: str) -> int:
     """How long ago, in milliseconds."""
-    from firnmq.lake.maintain import age_ms
+    from firnmq.lake.tables.maintain import age_ms
 
     try:
         return age_ms(text)
@@ -216,7 +216,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 @contextmanager
 def session(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     """A Spark session for one command."""
-    from firnmq.lake.session import spark_session
+    from firnmq.lake.jobs.session import spark_session
 
     quiet = {"spark.ui.enabled": "false"}
     if master.startswith("local"):

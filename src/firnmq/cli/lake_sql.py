@@ -49,8 +49,8 @@ def sql(
     rest from the log up to this moment. What does not fit a schema is NAME__dead_letters. Names
     with other characters than letters, digits and _ stand in backticks.
     """
-    from firnmq.lake.places import resolved
-    from firnmq.lake.query import run_query
+    from firnmq.lake.jobs.query import run_query
+    from firnmq.lake.plans.places import resolved
 
     with (
         resolved(source_options(**place)) as options,

@@ -11,7 +11,7 @@ from firnmq.config import LakeConfig, LakeTopicConfig, load_lake_config
 from firnmq.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from firnmq.lake.sync import SyncSettings
+    from firnmq.lake.jobs.sync import SyncSettings
 
 
 class TopicChoices:
@@ -35,7 +35,7 @@ class TopicChoices:
         **others: Any,
     ) -> SyncSettings:
         """What is given on the command line counts for all topics of the command."""
-        from firnmq.lake.sync import SyncSettings
+        from firnmq.lake.jobs.sync import SyncSettings
 
         chosen = self._config.topics.get(topic, LakeTopicConfig())
         document = None

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from firnmq.errors import FirnError, InvalidArgument
-from firnmq.lake.places import make_plan, resolved
-from firnmq.lake.plan import Wanted
-from firnmq.lake.runner import SparkRunner
-from firnmq.lake.session import spark_session
-from firnmq.lake.source import OptionsSource
+from firnmq.lake.jobs.runner import SparkRunner
+from firnmq.lake.jobs.session import spark_session
+from firnmq.lake.jobs.sync import SyncSettings, TopicSync
+from firnmq.lake.plans.places import make_plan, resolved
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.plans.source import OptionsSource
 from firnmq.lake.spark.options import check_names
-from firnmq.lake.sync import SyncSettings, TopicSync
 
 _SCHEMA_KINDS = ("json", "avro", "avro-confluent")
 

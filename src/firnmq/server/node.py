@@ -17,7 +17,7 @@ from firnmq.brokers.kafka.security import Authenticator, UserStore
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoordinator
 from firnmq.eventlog import EventLogger
-from firnmq.lake.wire import HTTP_URL
+from firnmq.lake.plans.wire import HTTP_URL
 from firnmq.server.admin.listener import AdminListener
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.local import LocalStore

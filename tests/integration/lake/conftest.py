@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from firnmq.lake.session import SMALL, spark_session
+from firnmq.lake.jobs.session import SMALL, spark_session
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.syncs import Syncs
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from firnmq.lake.convert import Conversion, Task, run_task
-from firnmq.lake.runner import SparkRunner
-from firnmq.lake.session import SMALL, spark_session
+from firnmq.lake.jobs.convert import Conversion, Task, run_task
+from firnmq.lake.jobs.runner import SparkRunner
+from firnmq.lake.jobs.session import SMALL, spark_session
 from tests.integration.lake.lab import sync_here
 
 

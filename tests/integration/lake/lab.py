@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from firnmq.lake.catalog import OpenCatalog
-from firnmq.lake.convert import Conversion, Task, convert
-from firnmq.lake.places import make_plan
-from firnmq.lake.plan import Wanted
-from firnmq.lake.rewrite import Rewrite, Rewritten, rewrite
-from firnmq.lake.source import OptionsSource
-from firnmq.lake.sync import SyncDone, SyncSettings, TopicSync
-from firnmq.lake.table import TopicTable, find_table
+from firnmq.lake.jobs.convert import Conversion, Task, convert
+from firnmq.lake.jobs.sync import SyncDone, SyncSettings, TopicSync
+from firnmq.lake.plans.places import make_plan
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.plans.source import OptionsSource
+from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.rewrite import Rewrite, Rewritten, rewrite
+from firnmq.lake.tables.table import TopicTable, find_table
 from tests.integration.kafka.nodes import NodeProcess
 
 NOON_MS = 1_767_268_800_000

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from firnmq.lake.java import java_home
+from firnmq.lake.jobs.java import java_home
 from tests.integration.lake.iceberg_runtime import fetched_rest_jars
 
 HOST = "127.0.0.1"

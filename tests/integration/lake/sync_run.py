@@ -19,11 +19,12 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.orm import Session
 
-from firnmq.lake import convert, fileio, sync
-from firnmq.lake.deletions import Deleter
-from firnmq.lake.placing import Placing
-from firnmq.lake.source import OptionsSource
-from firnmq.lake.table import TopicTable
+from firnmq.lake.jobs import convert, sync
+from firnmq.lake.plans.source import OptionsSource
+from firnmq.lake.tables import fileio
+from firnmq.lake.tables.deletions import Deleter
+from firnmq.lake.tables.placing import Placing
+from firnmq.lake.tables.table import TopicTable
 from tests.integration.lake import lab
 from tests.integration.lake.lab import sync_here
 

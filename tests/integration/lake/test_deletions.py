@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from firnmq.lake.history import plan_history
-from firnmq.lake.historyfiles import read_history
-from firnmq.lake.places import make_plan
-from firnmq.lake.plan import Wanted
-from firnmq.lake.runner import SparkRunner
+from firnmq.lake.jobs.runner import SparkRunner
+from firnmq.lake.plans.places import make_plan
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.tables.history import plan_history
+from firnmq.lake.tables.historyfiles import read_history
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
     Sent,

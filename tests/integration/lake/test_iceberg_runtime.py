@@ -31,7 +31,7 @@ TIMEOUT_S = 300
 
 QUERY = """
 import json, sys
-from firnmq.lake.session import SMALL, spark_session
+from firnmq.lake.jobs.session import SMALL, spark_session
 jars, catalog, table = sys.argv[1:]
 firn = "spark.sql.catalog.firn"
 spark = spark_session("iceberg", master="local[1]", settings={

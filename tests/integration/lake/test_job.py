@@ -12,7 +12,7 @@ import pyspark
 import pytest
 
 from firnmq.lake import job
-from firnmq.lake.java import java_home
+from firnmq.lake.jobs.java import java_home
 from scale.cluster import SETTINGS, StandaloneCluster
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import new_topic, numbered, open_table, produce, rows_of

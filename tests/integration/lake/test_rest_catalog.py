@@ -21,12 +21,12 @@ from click.testing import CliRunner, Result
 
 from firnmq.cli import main
 from firnmq.errors import InvalidArgument
-from firnmq.lake.catalog import CatalogFailed
-from firnmq.lake.maintain import expire
-from firnmq.lake.places import make_plan
-from firnmq.lake.status import table_status
-from firnmq.lake.sync import TopicSync
-from firnmq.lake.table import COMMIT, CommitGivenUp, NoTable
+from firnmq.lake.jobs.status import table_status
+from firnmq.lake.jobs.sync import TopicSync
+from firnmq.lake.plans.places import make_plan
+from firnmq.lake.tables.catalog import CatalogFailed
+from firnmq.lake.tables.maintain import expire
+from firnmq.lake.tables.table import COMMIT, CommitGivenUp, NoTable
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
     InlineRunner,
@@ -541,8 +541,8 @@ def test_a_catalog_that_never_answers(
     node: NodeProcess, options: dict[str, str], gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither when it is opened, nor when it is to take a commit."""
-    monkeypatch.setattr("firnmq.lake.rest.ANSWER_S", 0.3)
-    monkeypatch.setattr("firnmq.lake.table._COMMIT_S_MAX", 1.0)
+    monkeypatch.setattr("firnmq.lake.tables.rest.ANSWER_S", 0.3)
+    monkeypatch.setattr("firnmq.lake.tables.table._COMMIT_S_MAX", 1.0)
     produce(node, options["topic"], numbered(5))
 
     is_all = False
@@ -575,7 +575,7 @@ def test_following_ends_where_it_is_refused(
     """What nobody answered is waited for; what is refused will be refused again."""
     from threading import Event
 
-    from firnmq.lake.source import OptionsSource
+    from firnmq.lake.plans.source import OptionsSource
 
     produce(node, options["topic"], numbered(5))
     _guard(gate, "Bearer another")

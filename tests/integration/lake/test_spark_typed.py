@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, StructField, StructType
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.historyfiles import HistorySplit
-from firnmq.lake.plan import Wanted
-from firnmq.lake.query import dead_letter_views, run_query
+from firnmq.lake.jobs.query import dead_letter_views, run_query
+from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.spark import FirnDataSource, register
 from firnmq.lake.spark.columns import RECORD
 from firnmq.lake.spark.options import read_options
 from firnmq.lake.spark.planning import HistoryIsTyped, plan_pieces
 from firnmq.lake.spark.streaming import FirnStreamReader
+from firnmq.lake.tables.historyfiles import HistorySplit
 from firnmq.lake.typed import SCHEMA, SchemaNotKept
 from tests.integration.kafka.nodes import QUICK, NodeProcess
 from tests.integration.lake.lab import (

@@ -14,17 +14,17 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from firnmq.lake.convert import Conversion, Task
-from firnmq.lake.peek import peek_mode
-from firnmq.lake.places import PlanNotDurable, PlanWarning, make_plan
-from firnmq.lake.plan import Wanted
-from firnmq.lake.runner import SparkRunner
+from firnmq.lake.jobs.convert import Conversion, Task
+from firnmq.lake.jobs.runner import SparkRunner
+from firnmq.lake.jobs.sync import LogReplaced, SyncDone, TopicSync
+from firnmq.lake.plans.places import PlanNotDurable, PlanWarning, make_plan
+from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.spark.columns import RECORD
 from firnmq.lake.spark.options import read_options
 from firnmq.lake.spark.planning import RecordsGone, StreamAhead
 from firnmq.lake.spark.reading import PiecePartition
 from firnmq.lake.spark.streaming import FirnStreamReader
-from firnmq.lake.sync import LogReplaced, SyncDone, TopicSync
+from firnmq.lake.tables.peek import peek_mode
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
@@ -294,7 +294,7 @@ def test_without_the_http_listener_no_table_gets_what_a_log_can_lose(
     assert rows_of(options) == [each.row for each in sent]
 
 
-@pytest.mark.filterwarnings("ignore::firnmq.lake.places.PlanWarning")
+@pytest.mark.filterwarnings("ignore::firnmq.lake.plans.places.PlanWarning")
 def test_without_the_http_listener_a_table_gets_what_is_durable(
     node: NodeProcess, tmp_path: Path
 ) -> None:
@@ -340,8 +340,8 @@ def test_following_takes_what_comes(node: NodeProcess, tmp_path: Path) -> None:
     """1. A sync follows. 2. Records come, twice. 3. Each time it has them soon; then it stops."""
     from threading import Event, Thread
 
-    from firnmq.lake.source import OptionsSource
-    from firnmq.lake.sync import RoundDone, SyncSettings
+    from firnmq.lake.jobs.sync import RoundDone, SyncSettings
+    from firnmq.lake.plans.source import OptionsSource
     from tests.integration.lake.lab import InlineRunner
 
     topic = new_topic(node)

@@ -11,10 +11,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from firnmq.lake.catalog import OpenCatalog
-from firnmq.lake.maintain import expire
-from firnmq.lake.places import make_plan
-from firnmq.lake.table import find_table
+from firnmq.lake.plans.places import make_plan
+from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.maintain import expire
+from firnmq.lake.tables.table import find_table
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
     NOON_MS,

@@ -13,11 +13,11 @@ import fastavro
 import pytest
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.catalog import DEAD_LETTERS, TOPICS, OpenCatalog
-from firnmq.lake.places import make_plan
-from firnmq.lake.plan import Wanted
-from firnmq.lake.runner import SparkRunner
-from firnmq.lake.table import find_table
+from firnmq.lake.jobs.runner import SparkRunner
+from firnmq.lake.plans.places import make_plan
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.tables.catalog import DEAD_LETTERS, TOPICS, OpenCatalog
+from firnmq.lake.tables.table import find_table
 from firnmq.lake.typed import SchemaConflict
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import NOON_MS, Sent, new_topic, options_of, produce, sync_here

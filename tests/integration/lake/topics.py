@@ -9,7 +9,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from firnmq.lake.wire import LATEST, WireClient
+from firnmq.lake.plans.wire import LATEST, WireClient
 
 TIMEOUT_S = 60
 

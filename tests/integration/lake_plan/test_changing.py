@@ -9,9 +9,9 @@ import time
 import msgspec
 import pytest
 
-from firnmq.lake.plan import Wanted
-from firnmq.lake.reading import read_split
-from firnmq.lake.splits import split_plan
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.reading.reader import read_split
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake_plan.topics import TIMEOUT_S, NodeTopic, numbers
 

@@ -10,11 +10,16 @@ import msgspec
 import pytest
 
 from firnmq.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
-from firnmq.lake.places import HttpUnreachable, PlanRefused, PlanWarning, make_plan, report_progress
-from firnmq.lake.plan import Plan, Wanted
-from firnmq.lake.reading import read_split
-from firnmq.lake.splits import split_plan
-from firnmq.lake.wire import (
+from firnmq.lake.plans.places import (
+    HttpUnreachable,
+    PlanRefused,
+    PlanWarning,
+    make_plan,
+    report_progress,
+)
+from firnmq.lake.plans.plan import Plan, Wanted
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.plans.wire import (
     EARLIEST,
     HTTP_URL,
     LATEST,
@@ -22,6 +27,7 @@ from firnmq.lake.wire import (
     NodeUnreachable,
     WireClient,
 )
+from firnmq.lake.reading.reader import read_split
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake_plan.topics import TIMEOUT_S, NodeTopic, numbers, producer
 

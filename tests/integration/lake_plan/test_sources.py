@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from firnmq.errors import DirectoryInUse, InvalidArgument, StoreError
-from firnmq.lake.places import make_plan, report_progress, resolved
-from firnmq.lake.plan import Plan, Wanted
-from firnmq.lake.reading import SegmentUnavailable, read_split
-from firnmq.lake.splits import split_plan
+from firnmq.lake.plans.places import make_plan, report_progress, resolved
+from firnmq.lake.plans.plan import Plan, Wanted
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.reading.reader import SegmentUnavailable, read_split
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake_plan.test_changing import wait_until_cold

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from firnmq.lake.places import PlanWarning, make_plan
-from firnmq.lake.plan import Plan, Wanted
-from firnmq.lake.reading import read_split
-from firnmq.lake.rows import schema_of
-from firnmq.lake.splits import TARGET_BYTES, split_plan
+from firnmq.lake.plans.places import PlanWarning, make_plan
+from firnmq.lake.plans.plan import Plan, Wanted
+from firnmq.lake.plans.splits import TARGET_BYTES, split_plan
+from firnmq.lake.reading.reader import read_split
+from firnmq.lake.reading.rows import schema_of
 from tests.integration.kafka.nodes import NodeProcess
 
 _numbers = itertools.count()

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.places import make_plan
-from firnmq.lake.reading import read_split
-from firnmq.lake.splits import split_plan
-from firnmq.lake.wire import NodeRefused, NodeUnreachable
+from firnmq.lake.plans.places import make_plan
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.plans.wire import NodeRefused, NodeUnreachable
+from firnmq.lake.reading.reader import read_split
 from tests.integration.admin.serving import Served
 from tests.integration.security.conftest import PASSWORD, USER, Authority
 

@@ -13,7 +13,7 @@ from firnmq.disk import run_blocking
 from firnmq.engines import RawPage
 from firnmq.engines.tier import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
-from firnmq.lake.places import make_plan
+from firnmq.lake.plans.places import make_plan
 from firnmq.record import decode, parse_header
 from firnmq.server.recovery import recover_directory
 from firnmq.server.tier import open_object_store

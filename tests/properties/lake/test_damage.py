@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from firnmq.errors import Corruption
-from firnmq.lake.machine import machine_id
-from firnmq.lake.plan import SegmentPlan, Split
-from firnmq.lake.reading import SegmentUnavailable, read_split
+from firnmq.lake.plans.machine import machine_id
+from firnmq.lake.plans.plan import SegmentPlan, Split
+from firnmq.lake.reading.reader import SegmentUnavailable, read_split
 from firnmq.record import Compression, NewRecord, encode, patch_base
 
 BATCHES, PER_BATCH = 5, 4

@@ -12,7 +12,7 @@ from firnmq.disk import Family, run_blocking
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.findings import FindingKind
 from firnmq.engines.retired import Retired
-from firnmq.lake.plan import ShardPlan
+from firnmq.lake.plans.plan import ShardPlan
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab
 from tests.unit.lake.lake_lab import LakeTopic

@@ -13,11 +13,11 @@ from firnmq.adapter import Topic
 from firnmq.config import TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.engines import Engine
-from firnmq.lake.plan import Plan, Split, StorePlace, Wanted
-from firnmq.lake.planning import plan_topic
-from firnmq.lake.reading import read_split
-from firnmq.lake.rows import schema_of
-from firnmq.lake.splits import TARGET_BYTES, split_plan
+from firnmq.lake.plans.plan import Plan, Split, StorePlace, Wanted
+from firnmq.lake.plans.planning import plan_topic
+from firnmq.lake.plans.splits import TARGET_BYTES, split_plan
+from firnmq.lake.reading.reader import read_split
+from firnmq.lake.reading.rows import schema_of
 from firnmq.record import Record
 from tests.conformance.lab import Lab, Shard
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from firnmq.lake.catalog import OpenCatalog, warehouse_store
-from firnmq.lake.names import converted_path
-from firnmq.lake.parquet import DataFile, Made, PartitionedWriter
-from firnmq.lake.plan import TablePlace
-from firnmq.lake.schema import RAW
-from firnmq.lake.table import TopicTable, make_table
+from firnmq.lake.plans.plan import TablePlace
+from firnmq.lake.reading.schema import RAW
+from firnmq.lake.tables.catalog import OpenCatalog, warehouse_store
+from firnmq.lake.tables.names import converted_path
+from firnmq.lake.tables.parquet import DataFile, Made, PartitionedWriter
+from firnmq.lake.tables.table import TopicTable, make_table
 
 NOON_US = 1_767_268_800_000_000
 """2026-01-01 12:00 UTC."""

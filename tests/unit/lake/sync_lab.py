@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from firnmq.lake.convert import Conversion, Task, convert
-from firnmq.lake.history import plan_history
-from firnmq.lake.historyfiles import read_history
-from firnmq.lake.plan import Plan, TablePlace, Wanted
-from firnmq.lake.planning import retired_number
-from firnmq.lake.rewrite import Rewrite, Rewritten, rewrite
-from firnmq.lake.splits import split_plan
-from firnmq.lake.sync import TopicSync
+from firnmq.lake.jobs.convert import Conversion, Task, convert
+from firnmq.lake.jobs.sync import TopicSync
+from firnmq.lake.plans.plan import Plan, TablePlace, Wanted
+from firnmq.lake.plans.planning import retired_number
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.tables.history import plan_history
+from firnmq.lake.tables.historyfiles import read_history
+from firnmq.lake.tables.rewrite import Rewrite, Rewritten, rewrite
 from firnmq.record import NewRecord
 from tests.unit.lake.lake_lab import LakeTopic, read_all
 from tests.unit.lake.rows import content

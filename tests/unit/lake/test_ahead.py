@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from firnmq.lake.ahead import Ahead
+from firnmq.lake.reading.ahead import Ahead
 
 
 def test_items_come_in_order() -> None:

@@ -8,11 +8,13 @@ import pytest
 
 from firnmq.config import StorageType
 from firnmq.errors import Corruption, InvalidArgument, StoreUnavailable, TopicNotFound
-from firnmq.lake import planning, reading, runs
-from firnmq.lake.places import make_plan
-from firnmq.lake.plan import Plan, Wanted
-from firnmq.lake.reading import SegmentUnavailable
-from firnmq.lake.splits import split_plan
+from firnmq.lake.plans import planning
+from firnmq.lake.plans.places import make_plan
+from firnmq.lake.plans.plan import Plan, Wanted
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.reading import reader as reading
+from firnmq.lake.reading import runs
+from firnmq.lake.reading.reader import SegmentUnavailable
 from firnmq.record import NewRecord
 from tests.conformance.lab import numbered
 from tests.conformance.tier_lab import TierLab

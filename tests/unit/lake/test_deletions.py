@@ -14,12 +14,12 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.table import DataScan, FileScanTask
 
-from firnmq.lake.catalog import OpenCatalog
-from firnmq.lake.deletions import Applied, Deleter, _Columns, deletions_below
-from firnmq.lake.maintain import compact, expire
-from firnmq.lake.plan import ShardPlan
-from firnmq.lake.rewrite import Removal, Rewrite, Rewritten, rewrite
-from firnmq.lake.table import Advance, TopicTable, shard_deletions
+from firnmq.lake.plans.plan import ShardPlan
+from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.deletions import Applied, Deleter, _Columns, deletions_below
+from firnmq.lake.tables.maintain import compact, expire
+from firnmq.lake.tables.rewrite import Removal, Rewrite, Rewritten, rewrite
+from firnmq.lake.tables.table import Advance, TopicTable, shard_deletions
 from tests.unit.lake.rows import clicks, content, open_catalog, raw_rows, written
 
 Offsets = set[tuple[int, int]]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.lake.convert import Conversion, Task
-from firnmq.lake.maintain import compact, expire
-from firnmq.lake.rewrite import Rewrite, Rewritten
-from firnmq.lake.sync import TopicSync
+from firnmq.lake.jobs.convert import Conversion, Task
+from firnmq.lake.jobs.sync import TopicSync
+from firnmq.lake.tables.maintain import compact, expire
+from firnmq.lake.tables.rewrite import Rewrite, Rewritten
 from tests.conformance.lab import Lab
 from tests.unit.lake.lake_lab import LakeTopic
 from tests.unit.lake.sync_lab import HereRunner, LabSource, in_table, kept_count, seen, write

@@ -10,9 +10,9 @@ from threading import Barrier, Thread
 import pyarrow as pa
 import pytest
 
-from firnmq.lake.catalog import OpenCatalog
-from firnmq.lake.evolve import add_columns, missing_columns
-from firnmq.lake.table import Advance, TopicTable, make_table
+from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.evolve import add_columns, missing_columns
+from firnmq.lake.tables.table import Advance, TopicTable, make_table
 from firnmq.lake.typed import Parser, SchemaConflict, typed_rows, typed_schema
 from tests.unit.lake.rows import open_catalog, raw_rows, written
 

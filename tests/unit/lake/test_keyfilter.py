@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from firnmq.errors import Corruption
-from firnmq.lake.keyfilter import may_hold_key, xxh64
-from firnmq.lake.parquet import Made, PartitionedWriter
-from firnmq.lake.schema import RAW
+from firnmq.lake.reading.schema import RAW
+from firnmq.lake.tables.keyfilter import may_hold_key, xxh64
+from firnmq.lake.tables.parquet import Made, PartitionedWriter
 from firnmq.tiering.stores import open_store
 from tests.unit.lake.rows import raw_rows
 

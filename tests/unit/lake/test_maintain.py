@@ -10,10 +10,10 @@ import pytest
 from pyiceberg.table import DataScan, FileScanTask
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.catalog import OpenCatalog
-from firnmq.lake.maintain import age_ms, compact, expire
-from firnmq.lake.rewrite import Rewrite, Rewritten, rewrite
-from firnmq.lake.table import Advance, TopicTable
+from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.maintain import age_ms, compact, expire
+from firnmq.lake.tables.rewrite import Rewrite, Rewritten, rewrite
+from firnmq.lake.tables.table import Advance, TopicTable
 from tests.unit.lake.rows import clicks, content, open_catalog, raw_rows, written
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake import parquet
-from firnmq.lake.parquet import Made, PartitionedWriter, partition_text
-from firnmq.lake.schema import RAW
+from firnmq.lake.reading.schema import RAW
+from firnmq.lake.tables import parquet
+from firnmq.lake.tables.parquet import Made, PartitionedWriter, partition_text
 from tests.unit.lake.rows import HOUR_US, NOON_US, raw_rows
 
 

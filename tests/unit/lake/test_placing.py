@@ -9,9 +9,9 @@ import pytest
 
 from firnmq.disk.files import Buffer
 from firnmq.errors import StoreUnavailable
-from firnmq.lake import placing
-from firnmq.lake.parquet import Made
-from firnmq.lake.placing import Placing
+from firnmq.lake.tables import placing
+from firnmq.lake.tables.parquet import Made
+from firnmq.lake.tables.placing import Placing
 from firnmq.tiering.stores.local import LocalStore
 
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from firnmq.errors import InvalidArgument, ShardNotFound
-from firnmq.lake import planning
-from firnmq.lake.plan import Plan, ShardPlan, Split, Wanted
-from firnmq.lake.splits import split_plan
+from firnmq.lake.plans import planning
+from firnmq.lake.plans.plan import Plan, ShardPlan, Split, Wanted
+from firnmq.lake.plans.splits import split_plan
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab, numbered
 from tests.unit.lake.lake_lab import LakeTopic, read_all, rows

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 from firnmq.errors import Corruption, InvalidArgument
-from firnmq.lake import reading, runs
-from firnmq.lake.plan import Wanted
-from firnmq.lake.reading import SegmentUnavailable, read_split
-from firnmq.lake.rows import TIMESTAMP_MS_MAX
-from firnmq.lake.schema import RAW
-from firnmq.lake.splits import split_plan
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.reading import reader as reading
+from firnmq.lake.reading import runs
+from firnmq.lake.reading.reader import SegmentUnavailable, read_split
+from firnmq.lake.reading.rows import TIMESTAMP_MS_MAX
+from firnmq.lake.reading.schema import RAW
 from firnmq.record import Compression, NewRecord, encode
 from tests.conformance.lab import Lab, numbered
 from tests.unit.engines.transactional import TransactionalProducer

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import pytest
 
-from firnmq.lake.plan import AbortedRange
-from firnmq.lake.runs import _committed, hiding
+from firnmq.lake.plans.plan import AbortedRange
+from firnmq.lake.reading.runs import _committed, hiding
 
 PLAIN, TRANSACTIONAL, MARKER = 0, 0x10, 0x30
 

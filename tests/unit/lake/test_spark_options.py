@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
 )
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.plan import OFFSET_END, Wanted
-from firnmq.lake.schema import RAW
+from firnmq.lake.plans.plan import OFFSET_END, Wanted
+from firnmq.lake.reading.schema import RAW
 from firnmq.lake.spark.columns import RECORD, arrow_schema
 from firnmq.lake.spark.encoding import RowEncoder, key_hashes
 from firnmq.lake.spark.filters import Limits, narrow

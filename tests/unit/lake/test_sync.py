@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from firnmq import NewRecord
-from firnmq.lake.maintain import expire
-from firnmq.lake.plan import Plan, Wanted
-from firnmq.lake.sync import LogBehindTable, LogReplaced, TopicSync
-from firnmq.lake.table import OtherTopicsTable
+from firnmq.lake.jobs.sync import LogBehindTable, LogReplaced, TopicSync
+from firnmq.lake.plans.plan import Plan, Wanted
+from firnmq.lake.tables.maintain import expire
+from firnmq.lake.tables.table import OtherTopicsTable
 from tests.conformance.lab import Lab, numbered
 from tests.unit.lake.lake_lab import LakeTopic
 from tests.unit.lake.rows import content

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from firnmq.errors import Corruption
-from firnmq.lake.convert import Conversion, Task
-from firnmq.lake.plan import Wanted
-from firnmq.lake.rewrite import Rewrite, Rewritten
-from firnmq.lake.status import table_status
-from firnmq.lake.sync import SyncSettings, TopicSync
+from firnmq.lake.jobs.convert import Conversion, Task
+from firnmq.lake.jobs.status import table_status
+from firnmq.lake.jobs.sync import SyncSettings, TopicSync
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.tables.rewrite import Rewrite, Rewritten
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab
 from tests.unit.lake.lake_lab import LakeTopic

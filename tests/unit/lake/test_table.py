@@ -17,12 +17,12 @@ from pyiceberg.table import DataScan, FileScanTask
 from sqlalchemy.exc import OperationalError
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.catalog import OpenCatalog
-from firnmq.lake.history import plan_history
-from firnmq.lake.historyfiles import read_history
-from firnmq.lake.plan import Plan, ShardPlan, TablePlace, Wanted
-from firnmq.lake.schema import RAW
-from firnmq.lake.table import (
+from firnmq.lake.plans.plan import Plan, ShardPlan, TablePlace, Wanted
+from firnmq.lake.reading.schema import RAW
+from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.history import plan_history
+from firnmq.lake.tables.historyfiles import read_history
+from firnmq.lake.tables.table import (
     Advance,
     CommitGivenUp,
     NotALakeTable,
@@ -194,7 +194,7 @@ def test_a_catalog_that_never_takes_it_is_given_up(
         raise CommitFailedException("busy")
 
     monkeypatch.setattr(catalog.iceberg, "commit_table", commit)
-    monkeypatch.setattr("firnmq.lake.table._COMMIT_WAIT_S", 0.0)
+    monkeypatch.setattr("firnmq.lake.tables.table._COMMIT_WAIT_S", 0.0)
     with pytest.raises(CommitGivenUp, match="busy"):
         table.advance(Advance(base={}, ends={0: 10}, files=[]))
     monkeypatch.undo()
@@ -266,7 +266,7 @@ def test_rows_that_another_engine_deleted_are_not_read(
     catalog: OpenCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a part of the file's row groups is read, and positions count from its start."""
-    monkeypatch.setattr("firnmq.lake.parquet.ROW_GROUP_ROWS_MAX", 4)
+    monkeypatch.setattr("firnmq.lake.tables.parquet.ROW_GROUP_ROWS_MAX", 4)
     table = clicks(catalog)
     files = written(table, raw_rows(0, range(10)))
     table.advance(Advance(base={}, ends={0: 10}, files=files))

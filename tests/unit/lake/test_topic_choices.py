@@ -7,7 +7,7 @@ import pytest
 
 from firnmq.cli.lake_topics import TopicChoices
 from firnmq.errors import InvalidArgument
-from firnmq.lake.sync import SyncSettings
+from firnmq.lake.jobs.sync import SyncSettings
 
 NOTHING = {"partition": None, "schema_path": None, "schema_kind": None}
 

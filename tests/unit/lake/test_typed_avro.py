@@ -11,7 +11,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from firnmq.lake.schema import TIME
+from firnmq.lake.reading.schema import TIME
 from firnmq.lake.typed import Parser, SchemaRefused
 
 NAMED = {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.schema import TIME
+from firnmq.lake.reading.schema import TIME
 from firnmq.lake.typed import Parsed, Parser, SchemaRefused
 
 

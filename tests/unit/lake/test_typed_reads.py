@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.catalog import DEAD_LETTERS, OpenCatalog
-from firnmq.lake.evolve import add_columns
-from firnmq.lake.history import History, NotTyped, Values, is_certainly_raw, plan_history
-from firnmq.lake.historyfiles import read_columns
-from firnmq.lake.peek import Peeked, peek_mode, peek_table
-from firnmq.lake.plan import Plan, ShardPlan, TablePlace, Wanted
-from firnmq.lake.projection import by_name, projected
+from firnmq.lake.plans.plan import Plan, ShardPlan, TablePlace, Wanted
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.reading.projection import by_name, projected
 from firnmq.lake.spark.columns import RECORD, arrow_schema, check_schema, spark_schema
-from firnmq.lake.splits import split_plan
-from firnmq.lake.table import Advance, TopicTable, make_table
-from firnmq.lake.tail import ParsedSplit, Part, read_parsed
+from firnmq.lake.spark.tail import ParsedSplit, Part, read_parsed
+from firnmq.lake.tables.catalog import DEAD_LETTERS, OpenCatalog
+from firnmq.lake.tables.evolve import add_columns
+from firnmq.lake.tables.history import History, NotTyped, Values, is_certainly_raw, plan_history
+from firnmq.lake.tables.historyfiles import read_columns
+from firnmq.lake.tables.peek import Peeked, peek_mode, peek_table
+from firnmq.lake.tables.table import Advance, TopicTable, make_table
 from firnmq.lake.typed import (
     DEAD_LETTERS as DEAD_LETTER_ROWS,
 )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from firnmq.lake.schema import RAW
+from firnmq.lake.reading.schema import RAW
 from firnmq.lake.typed import (
     DEAD_LETTERS,
     Addition,

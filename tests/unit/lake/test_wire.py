@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from firnmq.errors import FirnError, InvalidArgument
-from firnmq.lake.wire import NodeRefused, NodeUnreachable, Security, patiently, split_address
+from firnmq.lake.plans.wire import NodeRefused, NodeUnreachable, Security, patiently, split_address
 
 LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED = 5, 29
 

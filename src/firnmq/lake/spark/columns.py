@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 )
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.projection import by_name, projected
-from firnmq.lake.schema import TIME
+from firnmq.lake.reading.projection import by_name, projected
+from firnmq.lake.reading.schema import TIME
 
 _HEADER: Final = StructType(
     [StructField("key", StringType(), nullable=False), StructField("value", BinaryType())]

@@ -30,8 +30,8 @@ import msgspec
 
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
+from firnmq.lake.plans.wire import NodeRefused, NodeUnreachable, WireClient
 from firnmq.lake.spark.producing import Coordinator, NotOpen, Transaction
-from firnmq.lake.wire import NodeRefused, NodeUnreachable, WireClient
 
 _log = EventLogger("lake")
 

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from firnmq.lake.plan import OFFSET_END, Wanted
+from firnmq.lake.plans.plan import OFFSET_END, Wanted
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_NULL: Final = frozenset({"shard", "offset", "timestamp", "headers", "tags"})

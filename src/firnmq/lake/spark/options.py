@@ -16,8 +16,8 @@ from typing import Final, Literal
 
 from firnmq.config.names import check_topic_name
 from firnmq.errors import InvalidArgument
-from firnmq.lake.history import Values
-from firnmq.lake.plan import Wanted
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.tables.history import Values
 from firnmq.record import Compression
 
 Edge = Literal["earliest", "latest"]

@@ -10,17 +10,17 @@ import msgspec
 from pyspark.sql.types import StructType
 
 from firnmq.errors import FirnError, ShardNotFound
-from firnmq.lake.history import NOTHING, History, Shown, is_certainly_raw, plan_history
-from firnmq.lake.historyfiles import HistorySplit
-from firnmq.lake.places import make_plan
-from firnmq.lake.plan import OFFSET_END, Plan, ShardPlan, Split, Wanted
+from firnmq.lake.plans.places import make_plan
+from firnmq.lake.plans.plan import OFFSET_END, Plan, ShardPlan, Split, Wanted
+from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.plans.wire import EARLIEST, LATEST, WireClient, patiently
 from firnmq.lake.spark.columns import RECORD, check_schema, spark_schema
 from firnmq.lake.spark.filters import Limits
 from firnmq.lake.spark.options import Edge, ReadOptions
-from firnmq.lake.splits import split_plan
-from firnmq.lake.tail import ParsedSplit
+from firnmq.lake.spark.tail import ParsedSplit
+from firnmq.lake.tables.history import NOTHING, History, Shown, is_certainly_raw, plan_history
+from firnmq.lake.tables.historyfiles import HistorySplit
 from firnmq.lake.typed.kept import SchemaNotKept
-from firnmq.lake.wire import EARLIEST, LATEST, WireClient, patiently
 
 Piece = Split | HistorySplit | ParsedSplit
 

@@ -1,4 +1,4 @@
-"""A transactional producer as tasks and drivers use it: one step at a time, over `lake/wire.py`.
+"""A transactional producer as tasks and drivers use it, one step at a time, over `wire.py`.
 
 Kafka's own clients hide the id and the epoch of their transactions. Here they are the point: a
 task leaves its transaction open and says who may end it, and the driver ends it from elsewhere.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from firnmq.errors import FirnError
-from firnmq.lake.wire import NodeRefused, NodeUnreachable, TopicPlace, WireClient, patiently
+from firnmq.lake.plans.wire import NodeRefused, NodeUnreachable, TopicPlace, WireClient, patiently
 from firnmq.record import Buffer
 
 _ACKS_ALL: Final = -1

@@ -10,11 +10,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from firnmq.lake import workers
-from firnmq.lake.historyfiles import HistorySplit, read_columns, read_history
-from firnmq.lake.plan import Wanted
+from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.spark.columns import arrow_schema, check_schema, shaped
 from firnmq.lake.spark.filters import Limits, narrow
 from firnmq.lake.spark.options import ReadOptions
+from firnmq.lake.tables.historyfiles import HistorySplit, read_columns, read_history
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,9 +95,9 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     """Nothing here makes cycles, and looking for them while batches are made takes most of the
     time."""
-    from firnmq.lake.reading import read_split
+    from firnmq.lake.reading.reader import read_split
     from firnmq.lake.spark.planning import RecordsGone
-    from firnmq.lake.tail import ParsedSplit, read_parsed
+    from firnmq.lake.spark.tail import ParsedSplit, read_parsed
 
     def lost(start: int, end: int) -> None:
         if partition.is_demanded:

@@ -20,7 +20,7 @@ from firnmq.lake.spark.options import ReadOptions, read_options, shown_options, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from firnmq.lake.history import Shown
+    from firnmq.lake.tables.history import Shown
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.plan import Wanted
+from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.plans.wire import WireClient, patiently
 from firnmq.lake.spark.columns import check_schema
 from firnmq.lake.spark.options import Edge, ReadOptions
 from firnmq.lake.spark.planning import (
@@ -27,7 +28,6 @@ from firnmq.lake.spark.planning import (
     read_bounds,
 )
 from firnmq.lake.spark.reading import PiecePartition, read_piece
-from firnmq.lake.wire import WireClient, patiently
 
 try:
     from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found]

@@ -32,10 +32,10 @@ from pyspark.sql.types import (
 
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.lake import workers
+from firnmq.lake.plans.wire import WireClient
 from firnmq.lake.spark.committing import BatchCommitter, TaskWrite
 from firnmq.lake.spark.options import WriteOptions
 from firnmq.lake.spark.producing import Producer, tag_header
-from firnmq.lake.wire import WireClient
 
 if TYPE_CHECKING:
     import pyarrow as pa

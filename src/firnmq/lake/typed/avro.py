@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from firnmq.errors import FirnError
-from firnmq.lake.schema import TIME
+from firnmq.lake.reading.schema import TIME
 from firnmq.lake.typed.columns import (
     LOCAL_TIME,
     Column,

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firnmq.lake.schema import RAW, TIME
+from firnmq.lake.reading.schema import RAW, TIME
 from firnmq.lake.typed.failures import DoesNotFit, SchemaRefused
 
 Getter: TypeAlias = Callable[[str], Callable[[Any], Any]]

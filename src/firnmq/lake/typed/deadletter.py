@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from firnmq.lake.schema import RAW
+from firnmq.lake.reading.schema import RAW
 
 DEAD_LETTERS: Final = RAW.append(pa.field("reason", pa.string(), nullable=False))
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from firnmq.lake.schema import TIME
+from firnmq.lake.reading.schema import TIME
 from firnmq.lake.typed.columns import (
     Column,
     Field,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firnmq.lake.schema import RAW
+from firnmq.lake.reading.schema import RAW
 from firnmq.lake.typed.deadletter import dead_letters
 from firnmq.lake.typed.parser import Parser
 

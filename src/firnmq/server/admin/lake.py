@@ -6,8 +6,8 @@ from firnmq.adapter import Topic
 from firnmq.disk import call_blocking
 from firnmq.engines import Engine
 from firnmq.errors import InvalidArgument, StorageTypeNotFound
-from firnmq.lake.plan import Plan, StorePlace, TablePlace, Wanted
-from firnmq.lake.planning import plan_topic, retired_number, table_name
+from firnmq.lake.plans.plan import Plan, StorePlace, TablePlace, Wanted
+from firnmq.lake.plans.planning import plan_topic, retired_number, table_name
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.documents import LakeProgress
 from firnmq.server.identity import directory_id

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.plan import Plan, Wanted
+from firnmq.lake.plans.plan import Plan, Wanted
 from firnmq.server.admin.groups import GroupAdmin
 from firnmq.server.admin.lake import LakeAdmin
 from firnmq.server.admin.parts import NodeParts

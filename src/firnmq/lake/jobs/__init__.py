@@ -1,0 +1,1 @@
+"""Work that Spark does: conversion into tables, and queries."""

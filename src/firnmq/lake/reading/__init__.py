@@ -1,0 +1,1 @@
+"""The log as Arrow batches, read by executors from wherever its segments are."""

@@ -1,0 +1,103 @@
+"""The last record that a table has of a shard, by which a log that was cut is known again.
+
+A log that ends before its table is found out by its end. One that has grown again since, past the
+table's end, is not: but at the offset of the last record that was converted it has another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from firnmq.errors import Corruption
+from firnmq.lake.plans.plan import Plan, ShardPlan, Split, Wanted
+from firnmq.lake.plans.splits import leader_split, split_plan
+from firnmq.lake.reading.reader import read_split
+
+_COLUMNS: Final = ("offset", "timestamp", "key", "value")
+"""What no compaction changes in a record that stays."""
+_DIGEST_BYTES: Final = 8
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A record, so that it can be told from another at its offset."""
+
+    offset: int
+    digest: str
+
+    @classmethod
+    def of_text(cls, text: str) -> Mark | None:
+        """As `text` has it; None for something else, which a later version may have written."""
+        offset, _, digest = text.partition(":")
+        return cls(int(offset), digest) if offset.isdecimal() and digest else None
+
+    @property
+    def text(self) -> str:
+        return f"{self.offset}:{self.digest}"
+
+
+class LastRow:
+    """Lets rows pass, and remembers the last of them."""
+
+    def __init__(self) -> None:
+        self._rows: pa.RecordBatch | None = None
+
+    def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if batch.num_rows:
+                self._rows = batch.slice(batch.num_rows - 1)
+            yield batch
+
+    @property
+    def mark(self) -> Mark | None:
+        """None if there was none."""
+        if self._rows is None:
+            return None
+        row = self._rows.select(_COLUMNS)
+        # As a number: there are times that no calendar has.
+        times = row.column(1).cast(pa.int64())
+        offset, key, value = (row.column(number)[0].as_py() for number in (0, 2, 3))
+        content = msgspec.msgpack.encode((offset, times[0].as_py(), key, value))
+        digest = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+        return Mark(offset, digest)
+
+
+def find_mark(plan: Plan, shard: ShardPlan, offset: int, options: Mapping[str, str]) -> Mark | None:
+    """The record that the log has at an offset; None where it has none any more, or cannot tell.
+
+    The plan must begin there or before. Its object store is not asked: the node has the bytes, or
+    gets them, and it is one batch that is wanted.
+    """
+    if not shard.start_offset <= offset < shard.end_offset:
+        return None
+    last = LastRow()
+    wanted = Wanted(
+        shards=(shard.shard,),
+        start_offsets={shard.shard: offset},
+        end_offsets={shard.shard: offset + 1},
+    )
+    try:
+        for split in _splits(plan, shard, wanted, offset):
+            for _ in last.passing(read_split(split, wanted, _COLUMNS, options)):
+                pass
+    except Corruption:
+        return None  # Whoever reads what comes next will say so, if it is there as well.
+    return last.mark
+
+
+def _splits(plan: Plan, shard: ShardPlan, wanted: Wanted, offset: int) -> list[Split]:
+    if shard.segments or shard.leader is None:
+        found = split_plan(plan, wanted)
+    else:
+        found = [leader_split(plan, shard, offset, offset + 1)]
+    return [
+        msgspec.structs.replace(
+            split,
+            segments=tuple(msgspec.structs.replace(each, object=None) for each in split.segments),
+        )
+        for split in found
+    ]
