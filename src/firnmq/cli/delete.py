@@ -161,7 +161,7 @@ def _show(topic: str, wanted: Deletion, done: list[dict[str, Any]]) -> None:
     for each in touched:
         click.echo(f"{topic} shard {each['shard']}: {_outcome(wanted, each)}")
     if not touched:
-        click.echo(f"nothing to delete: {_absence(topic, wanted, done)}")
+        click.echo(f"nothing in the log to delete: {_absence(topic, wanted, done)}")
 
 
 def _absence(topic: str, wanted: Deletion, done: list[dict[str, Any]]) -> str:

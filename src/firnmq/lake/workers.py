@@ -33,4 +33,5 @@ def task() -> Iterator[None]:
                 del sys.path_importer_cache[path]
         if _settled_process != os.getpid():
             _settled_process = os.getpid()
+            gc.collect()
             gc.freeze()

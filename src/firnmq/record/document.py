@@ -7,7 +7,6 @@ that hold tags or the expiry are left out, since those have fields of their own.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -94,7 +93,7 @@ def bytes_of(document: Mapping[str, object], field: str) -> bytes | None:
             raise InvalidRecord(f"{field} and {field}{_BASE64} are both given")
         try:
             return base64.b64decode(str(encoded), validate=True)
-        except binascii.Error as error:
+        except ValueError as error:  # Of which binascii.Error is a kind.
             raise InvalidRecord(f"{field}{_BASE64}: {error}") from error
     text = document.get(field)
     if text is None:

@@ -56,8 +56,11 @@ class _Work:
             await self._driver.delete_by_key(shard, key)
             return await self._done(seq, deleted=None)
         below = await self._driver.delete_key(shard, key)
-        if below is not None:  # The key itself may be what nobody is to read any more.
+        # The key itself may be what nobody is to read any more.
+        if below is not None:
             self._log("key", seq, below=below)
+        else:
+            self._log_absence("key", seq)
         return await self._done(seq, deleted=below is not None, key_below=below)
 
     async def delete_offsets(self, seq: int, offsets: list[int]) -> ShardDeletion:
@@ -78,6 +81,8 @@ class _Work:
         gone = await self._driver.delete_offsets(shard, offsets)
         if gone:
             self._log("offsets", seq, first=gone[0], last=gone[-1], count=len(gone))
+        else:
+            self._log_absence("offsets", seq)
         return await self._done(seq, deleted=bool(gone), offsets=gone)
 
     async def delete_before(self, seq: int, offset: int) -> ShardDeletion:
@@ -102,6 +107,10 @@ class _Work:
 
     def _log(self, by: str, seq: int, **fields: int) -> None:
         _log.info("records_deleted", topic=self._topic.name, shard=seq, by=by, **fields)
+
+    def _log_absence(self, by: str, seq: int) -> None:
+        """A table of the topic may still have the records, and loses them."""
+        _log.info("records_not_in_log", topic=self._topic.name, shard=seq, by=by)
 
     async def _done(
         self,

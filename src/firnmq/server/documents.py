@@ -195,7 +195,8 @@ class ShardDeletion(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int
     end_offset: int
     deleted: bool | None
-    """False if there was nothing of it to delete; null if the topic's storage does not tell. A key
+    """False if the log had nothing of it (a table of the topic may have, and loses it at its next
+    sync all the same); null if the topic's storage does not tell. A key
     counts as deleted also where it takes a look at every record to know: in a topic without an
     index of keys, and in what is only in the object store."""
     offsets: list[int] | None = None

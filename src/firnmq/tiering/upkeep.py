@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from firnmq.engines.state import ShardState
-from firnmq.errors import FirnError
+from firnmq.errors import FirnError, ShardNotFound
 from firnmq.eventlog import EventLogger
 from firnmq.tiering.groups import GroupKeeper, GroupOffsets, GroupSource
 from firnmq.tiering.ledger import TieredTopic, TierLedger
@@ -144,12 +144,18 @@ class ManifestUpkeep:
         """What writes a shard's manifest, and asks nothing but the store for it."""
         record = self._ledger.shard(shard)
         if record is not None:
+            # In this order, and the start as it is now: what is forgotten because the start has
+            # passed it must not be missing below an older start, which is what the ledger may have.
             holes, dead_keys = self._state.deletions(record.uid)
+            try:
+                start_offset = self._state.start_offset(record.uid)
+            except ShardNotFound:  # Its topic has just been deleted.
+                return
             yield partial(
                 self._manifests.write_shard,
                 topic.record,
                 shard,
-                start_offset=record.start,
+                start_offset=start_offset,
                 epoch=record.epoch,
                 holes=holes,
                 dead_keys=dead_keys,

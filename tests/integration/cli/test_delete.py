@@ -34,10 +34,10 @@ def test_a_key_in_all_shards(topic: str, ok) -> None:
     )
     assert left(ok) == ["0:1", "0:3", "0:5", "1:1", "1:3", "1:5"]
     assert ok("delete", topic, "--key", "nobody", "--yes") == (
-        "nothing to delete: no shard of t has records of key nobody\n"
+        "nothing in the log to delete: no shard of t has records of key nobody\n"
     )
     assert ok("delete", topic, "--key", "nobody", "--shard", "1", "--yes") == (
-        "nothing to delete: shard 1 of t has no records of key nobody\n"
+        "nothing in the log to delete: shard 1 of t has no records of key nobody\n"
     )
 
 
@@ -56,14 +56,14 @@ def test_offsets(topic: str, ok, documents) -> None:
     )
     assert left(ok, "--shard", "1") == ["1:1", "1:2", "1:3"]
     assert ok("delete", topic, *args) == (
-        "nothing to delete: what shard 1 of t had at offsets 4, 0 was gone before\n"
+        "nothing in the log to delete: what shard 1 of t had at offsets 4, 0 was gone before\n"
     )
 
 
 def test_before(topic: str, ok) -> None:
     args = ("delete", topic, "--before", "4", "--shard", "0", "--yes")
     assert ok(*args) == "t shard 0: starts at 4, before at 0\n"
-    assert ok(*args) == "nothing to delete: shard 0 of t starts at 4\n"
+    assert ok(*args) == "nothing in the log to delete: shard 0 of t starts at 4\n"
     assert left(ok, "--shard", "0") == ["0:4", "0:5"]
 
 

@@ -76,6 +76,19 @@ def test_of_several_objects_all_data_is_synced_before_any_key_and_each_folder_on
     assert os.listdir(root / PARTIAL) == []
 
 
+def test_objects_that_got_their_keys_before_a_failure_are_durable(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who tries again finds them, and builds on them."""
+    store.put("b", b"is no folder")
+    syncs = Syncs(monkeypatch)
+    with pytest.raises(StoreDenied):
+        store.upload_all([("a/1", b"x"), ("b/2", b"y"), ("c/3", b"z")])
+    assert [info.key for info in store.list("")] == ["a/1", "b"]
+    assert syncs.steps[-2:] == [f"fsync {root / 'a'}", f"fsync {root}"]
+    assert os.listdir(root / PARTIAL) == []
+
+
 def test_opening_makes_the_directory_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

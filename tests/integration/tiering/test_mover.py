@@ -468,6 +468,27 @@ def test_manifests_of_a_deleted_topic_go_even_if_it_had_no_copies(
         assert {each.topic for each in left if each is not None} == {"other"}
 
 
+def test_a_manifest_never_lacks_a_deletion_below_the_start_it_tells(
+    tmp_path: Path, file_tiering: TieringConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that moves makes the log forget what was deleted below it, and the ledger may hear of
+    the move later: a recovery would bring the record back."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create()
+        stage.fill(0, 40)
+        topic.delete_by_offset(5)
+        stage.work()
+        stale = stage.mover.ledger.shard(topic.topic.shard_name(0))
+        topic.delete_before(10)
+        monkeypatch.setattr(stage.mover.ledger, "shard", lambda _: stale)
+        stage.mover.upkeep.write_soon()
+        stage.mover.work()
+        (key,) = (each.key for each in stage.objects.list("manifests") if "_0-" in each.key)
+        size = stage.objects.head(key).size
+        manifest = ShardManifest.unpack(stage.objects.get_range(key, 0, size), key)
+        assert manifest.start_offset == 10 or 5 in manifest.holes
+
+
 def test_a_damaged_record_of_one_segment_concerns_no_other(
     tmp_path: Path, file_tiering: TieringConfig
 ) -> None:

@@ -111,11 +111,23 @@ def test_what_is_on_its_way_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
     with Placing(LocalStore(tmp_path), 0, name) as first:
         first.put(made(1))
-    store = Held(tmp_path)
+    store = FarAway(tmp_path)
     with Placing(store, 0, name) as second:
         second.put(made(1))
     assert second.files == first.files
     assert store.names == []
+
+
+def test_a_name_that_may_not_be_durable_is_written_again(tmp_path: Path) -> None:
+    """Whoever was killed between a name and the sync of its directory has left such a one."""
+    with Placing(LocalStore(tmp_path), 0, name) as first:
+        first.put(made(1))
+    store = Held(tmp_path)
+    store.let_go.set()
+    with Placing(store, 0, name) as second:
+        second.put(made(1))
+    assert second.files == first.files
+    assert store.names == [each.path for each in first.files]
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

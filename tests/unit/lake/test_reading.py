@@ -199,6 +199,7 @@ def test_arrow_batches_are_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) ->
     assert sum(sizes) == 700
     assert rows(topic.read()) == topic.stored()
     monkeypatch.setattr(reading, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(reading, "_DECODED_BYTES_MAX", 2000)
     sizes = [batch.num_rows for batch in read_split(split)]
     assert max(sizes[1:]) <= 20
     assert rows(topic.read()) == topic.stored()

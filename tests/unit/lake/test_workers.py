@@ -52,7 +52,8 @@ def cycle():
 
 assert not gc.get_freeze_count()
 with workers.task():
-    pass
+    first = cycle()
+assert first() is None
 frozen = gc.get_freeze_count()
 assert frozen > 1000, frozen
 with workers.task():

@@ -150,6 +150,7 @@ def test_a_topic_of_one_shard_needs_none_named(store: Store) -> None:
         ({"offsets": [1], "before": 1, "shard": 0}, InvalidArgument, "not offsets and before"),
         ({"key": "a", "key_base64": "YQ=="}, InvalidRecord, "both given"),
         ({"key_base64": "?"}, InvalidRecord, "key_base64"),
+        ({"key_base64": "é"}, InvalidRecord, "key_base64"),
         ({"key": "a", "shard": 3}, ShardNotFound, "no shard '3' in topic 't'"),
         ({"key": "a", "shard": -1}, ShardNotFound, "no shard '-1'"),
         ({"offsets": [1]}, InvalidArgument, "shard: is needed with offsets, since t has 3 shards"),
@@ -210,12 +211,15 @@ def test_each_deletion_is_logged_without_the_key(
     filled(store)
     with caplog.at_level(logging.INFO, logger="firnmq.deletion"):
         delete(store, key="a", shard=1)
-        delete(store, key="nobody")
+        delete(store, key="nobody", shard=2)
         delete(store, offsets=[1, 3], shard=0)
+        delete(store, offsets=[1], shard=0)
         delete(store, before=4, shard=2)
     assert caplog.messages == [
         "records_deleted topic=t shard=1 by=key below=5",
+        "records_not_in_log topic=t shard=2 by=key",
         "records_deleted topic=t shard=0 by=offsets first=1 last=3 count=2",
+        "records_not_in_log topic=t shard=0 by=offsets",
         "records_deleted topic=t shard=2 by=before start=4 start_before=0",
     ]
 

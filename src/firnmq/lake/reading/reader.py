@@ -43,6 +43,9 @@ BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """About what an Arrow batch has at most; a larger record makes a larger one. Much more than this
 would leave the processor's caches, and its memory would be asked of the system each time."""
+_DECODED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of a batch that turns out to be larger. What is left of one that is compressed is decompressed
+again for the next Arrow batch."""
 _AHEAD: Final = 2
 _RECORD_BYTES_GUESS: Final = 256
 _ATTEMPTS: Final = 2
@@ -199,7 +202,7 @@ class _Reader:
             if not group:
                 return
         wanted = dataclasses.replace(
-            wanted, columns=maker.decoded, max_records=BATCH_ROWS, max_bytes=2 * BATCH_BYTES
+            wanted, columns=maker.decoded, max_records=BATCH_ROWS, max_bytes=_DECODED_BYTES_MAX
         )
         while True:
             columns = _decoded(run, group, wanted)

@@ -86,7 +86,7 @@ class Placing:
             [
                 (path, memoryview(made.content))
                 for path, made in zip(names, group, strict=True)
-                if not self._is_there(path, len(made.content))
+                if self._store.likes_groups or not self._is_there(path, len(made.content))
             ]
         )
         return [
@@ -103,7 +103,8 @@ class Placing:
 
     def _is_there(self, path: str, size: int) -> bool:
         """Whether an earlier attempt, or somebody else, has written these very bytes: a file's name
-        holds a digest of them."""
+        holds a digest of them. A directory is not asked: whoever was killed there may have left a
+        name that is seen and not durable, and writing it again makes it so."""
         try:
             return self._store.head(path).size == size
         except ObjectNotFound:

@@ -88,11 +88,13 @@ class LocalStore:
             for file, key in placed:
                 self._sync(file, key)
             directories: set[Path] = set()
-            for file, key in placed:
-                with self._translated(key):
-                    directories |= self._place(file.path, key, if_absent=False)
-            with self._translated(""):
-                self._sync_directories(directories)
+            try:
+                for file, key in placed:
+                    with self._translated(key):
+                        directories |= self._place(file.path, key, if_absent=False)
+            finally:  # Also those that a failure leaves: what is seen must last.
+                with self._translated(""):
+                    self._sync_directories(directories)
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
         path = self._path(key)
