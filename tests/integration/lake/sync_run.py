@@ -25,6 +25,7 @@ from firnmq.lake.tables import fileio
 from firnmq.lake.tables.deletions import Deleter
 from firnmq.lake.tables.placing import Placing
 from firnmq.lake.tables.table import TopicTable
+from firnmq.tiering.stores.local import LocalStore
 from tests.integration.lake import lab
 from tests.integration.lake.lab import sync_here
 
@@ -66,8 +67,9 @@ def _after_file(part: str) -> Wrap:
 STEPS: dict[str, tuple[Any, str, Wrap]] = {
     "table made": (SqlCatalog, "create_table", _after),
     "nothing read": (convert, "read_split", _before),
-    "file unwritten": (Placing, "_put", _before),
-    "file written": (Placing, "_put", _after),
+    "files unwritten": (Placing, "_place", _before),
+    "file named, folder not synced": (LocalStore, "_place", _after),
+    "files written": (Placing, "_place", _after),
     "all converted": (TopicTable, "advance", _before),
     "manifest written": (fileio._DurableStream, "close", _after_file("-m0.avro")),
     "manifest list written": (fileio._DurableStream, "close", _after_file("snap-")),

@@ -35,7 +35,7 @@ SMALL_COMMITS = {"commit_bytes": 2_500, "split_bytes": 2_500, "partition": "hour
 
 CRASHES = [
     *((step, 1) for step in STEPS if step != "pending finished"),
-    *((step, 2) for step in ("file written", "all converted", "metadata written", "committed")),
+    *((step, 2) for step in ("files written", "all converted", "metadata written", "committed")),
     *(("not told", 2), ("catalog written, not committed", 4)),
 ]
 
