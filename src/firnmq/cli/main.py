@@ -26,6 +26,9 @@ _COMMANDS = (
 class FirnGroup(click.Group):
     """Loads a command when it is asked for, and reports our errors without a traceback."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _node_first(args))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
@@ -46,6 +49,16 @@ class FirnGroup(click.Group):
             if hint is not None:
                 click.echo(f"hint: {hint}", err=True)
             ctx.exit(1)
+
+
+def _node_first(args: list[str]) -> list[str]:
+    """The option that says where to work, which may stand behind a command as well."""
+    end = args.index("--") if "--" in args else len(args)
+    for at, each in enumerate(args[:end]):
+        if each == "--node" or each.startswith("--node="):
+            after = at + (2 if each == "--node" else 1)
+            return [*args[at:after], *args[:at], *args[after:]]
+    return args
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

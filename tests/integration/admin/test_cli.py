@@ -115,6 +115,12 @@ def test_what_needs_saying_when_nobody_answers_or_the_directory_is_taken(
     taken = firn("topic", "list", "--data", node.said["data"])
     assert taken.returncode == 1
     assert "--node" in taken.stderr
+    for behind in (("--node", node.url), (f"--node={node.url}",)):
+        before = firn("--node", node.url, "topic", "list", "--json")
+        assert before.returncode == 0
+        assert firn("topic", "list", *behind, "--json").stdout == before.stdout
+    plain = firn("write", "t", "--data", str(tmp_path / "here"), "--", "--node=x")
+    assert "there is no data directory" in plain.stderr, "behind two dashes there are no options"
     both = firn("--node", node.url, "topic", "list", "--data", str(tmp_path))
     assert both.returncode == 2
     local_only = firn("--node", node.url, "verify")
