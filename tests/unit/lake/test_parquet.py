@@ -77,6 +77,27 @@ def test_any_times_are_partitioned_and_kept_in_order(times: list[int], partition
     assert sorted(found) == numbered
 
 
+def test_a_file_is_finished_when_time_has_gone_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    hour = parquet.PARTITIONS["hour"]
+    batches = [_at([(n, n * hour // 4)]) for n in range(40)]
+    monkeypatch.setattr(parquet, "IDLE_BYTES_MAX", 3 * batches[0].nbytes)
+    made: list[Made] = []
+    writer = PartitionedWriter(RAW, "hour", made.append)
+    open_at_once = 0
+    for batch in batches:
+        writer.write(batch)
+        open_at_once = max(open_at_once, len(writer._open))
+    assert open_at_once == 2
+    writer.write(_at([(40, 0)]))  # Late: its own file.
+    writer.close()
+    assert sorted((each.partition_value, each.row_count) for each in made) == [
+        (0, 1),
+        *((value, 4) for value in range(10)),
+    ]
+    offsets = [offset for each in made for offset in _rows(each).column("offset").to_pylist()]
+    assert sorted(offsets) == list(range(41))
+
+
 def test_the_same_rows_make_the_same_bytes() -> None:
     rows = raw_rows(0, range(1000))
     (whole,) = _made([rows])

@@ -34,6 +34,10 @@ FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 HELD_BYTES_MAX: Final = 384 * 1024 * 1024
 """Rows and files in memory per task; beyond it the largest file is finished early."""
 
+IDLE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A file that gets no rows while others get so many is finished: time has gone on, and memory and
+disk are better used evenly. Rows that come later still begin another one."""
+
 OPEN_FILES_MAX: Final = 64
 """A split whose timestamps are all over the calendar gets more files instead of more memory."""
 
@@ -94,6 +98,7 @@ class PartitionedWriter:
         self._unit = partition
         self._deliver = deliver
         self._open: dict[int, _OpenFile] = {}
+        self._taken_bytes = 0
         self._timestamp = schema.get_field_index("timestamp")
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -107,8 +112,11 @@ class PartitionedWriter:
                     self._finish_largest()
                 file = self._open[value] = _OpenFile(self._schema)
             file.add(rows)
+            self._taken_bytes += rows.nbytes
+            file.taken_bytes = self._taken_bytes
             if file.written_bytes >= FILE_BYTES_MAX:
                 self._finish(value)
+        self._finish_idle()
         while sum(file.held_bytes for file in self._open.values()) > HELD_BYTES_MAX:
             self._finish_largest()
 
@@ -133,6 +141,11 @@ class PartitionedWriter:
         ends = [*starts[1:].tolist(), batch.num_rows]
         for start, end in zip(starts.tolist(), ends, strict=True):
             yield int(values[start]), batch.slice(start, end - start)
+
+    def _finish_idle(self) -> None:
+        before = self._taken_bytes - IDLE_BYTES_MAX
+        for value in [value for value, file in self._open.items() if file.taken_bytes < before]:
+            self._finish(value)
 
     def _finish_largest(self) -> None:
         self._finish(max(self._open, key=lambda value: self._open[value].held_bytes))
@@ -159,6 +172,8 @@ class _OpenFile:
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._row_count = 0
+        self.taken_bytes = 0
+        """What the writer had taken in all when this file last got rows."""
         self._sink = pa.BufferOutputStream()
         self._metadata: list[Any] = []
         self._writer: pq.ParquetWriter | None = None
