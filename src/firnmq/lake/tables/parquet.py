@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -175,7 +175,6 @@ class _OpenFile:
         self.taken_bytes = 0
         """What the writer had taken in all when this file last got rows."""
         self._sink = pa.BufferOutputStream()
-        self._metadata: list[Any] = []
         self._writer: pq.ParquetWriter | None = None
 
     @property
