@@ -23,17 +23,18 @@ class MemoryBytes:
     """Batches and where each begins. A SegmentBytes.
 
     Appending extends both lists, positions last, so that a reader in another thread never finds
-    a position without its batch.
+    a position without its batch. A cut makes two new lists: who is reading goes on in the old
+    ones, and notices the cut afterwards.
     """
 
-    __slots__ = ("_batches", "_positions", "_size")
+    __slots__ = ("_lists", "_size")
 
     is_memory: ClassVar[bool] = True
     is_file: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._batches: list[Buffer] = []
-        self._positions: list[int] = []
+        self._lists: tuple[list[int], list[Buffer]] = ([], [])
+        """Positions and batches, taken together by every reader."""
         self._size = 0
 
     @property
@@ -43,9 +44,10 @@ class MemoryBytes:
     def append(
         self, buffers: Sequence[Buffer], position: int, rows: Rows, *, durable: bool
     ) -> bool:
+        positions, batches = self._lists
         for buffer in buffers:
-            self._batches.append(_alone(buffer))
-            self._positions.append(position)
+            batches.append(_alone(buffer))
+            positions.append(position)
             position += len(buffer)
         self._size = position
         return False
@@ -54,11 +56,12 @@ class MemoryBytes:
         """Memory promises nothing beyond the process."""
 
     def read(self, position: int, size: int) -> list[Buffer]:
-        first = bisect_right(self._positions, position) - 1
-        if first < 0 or self._positions[first] != position:
+        positions, batches = self._lists
+        first = bisect_right(positions, position) - 1
+        if first < 0 or positions[first] != position:
             return []
-        last = bisect_right(self._positions, position + size - 1)
-        return self._batches[first : max(last, first + 1)]
+        last = bisect_right(positions, position + size - 1)
+        return batches[first : max(last, first + 1)]
 
     def read_nowait(self, position: int, size: int) -> Buffer | None:
         return None  # Batches are apart in memory; `read` gives them without waiting.
@@ -68,13 +71,9 @@ class MemoryBytes:
 
     def nearer(self, point: Point, offset: int) -> Point:
         """The batch that holds the offset: batches of one record would make long scans."""
-        try:
-            at = bisect_right(self._batches, offset, hi=len(self._positions), key=_base_offset) - 1
-            if at >= 0:
-                return Point(_base_offset(self._batches[at]), self._positions[at])
-        except IndexError:  # A cut came in between; the reader will notice and look again.
-            pass
-        return point
+        positions, batches = self._lists
+        at = bisect_right(batches, offset, hi=len(positions), key=_base_offset) - 1
+        return Point(_base_offset(batches[at]), positions[at]) if at >= 0 else point
 
     def length(self) -> int:
         return self._size
@@ -82,12 +81,12 @@ class MemoryBytes:
     @property
     def held_bytes(self) -> int:
         """What it takes of memory."""
-        return self._size + len(self._positions) * BATCH_BYTES
+        return self._size + len(self._lists[0]) * BATCH_BYTES
 
     def truncate(self, length: int) -> None:
-        keep = bisect_right(self._positions, length - 1) if length else 0
-        del self._positions[keep:]
-        del self._batches[keep:]
+        positions, batches = self._lists
+        keep = bisect_right(positions, length - 1) if length else 0
+        self._lists = positions[:keep], batches[:keep]
         self._size = length
 
     def drop(self) -> None:
