@@ -12,7 +12,7 @@ import duckdb
 import msgspec
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from firnmq.lake.jobs.convert import Conversion, Task
 from firnmq.lake.jobs.runner import SparkRunner
@@ -22,7 +22,7 @@ from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.reading.marks import LogReplaced
 from firnmq.lake.spark.columns import RECORD
 from firnmq.lake.spark.options import read_options
-from firnmq.lake.spark.planning import RecordsGone, StreamAhead
+from firnmq.lake.spark.planning import RecordsGone, StreamAhead, TopicReplaced
 from firnmq.lake.spark.reading import PiecePartition
 from firnmq.lake.spark.streaming import FirnStreamReader
 from firnmq.lake.tables.peek import peek_mode
@@ -288,6 +288,19 @@ def test_a_stream_does_not_go_on_in_a_log_that_has_grown_again(
             assert reader.latestOffset()["shards"] == {"0": 20, "1": 20}
     finally:
         node.close()
+
+
+def test_a_topic_made_anew_while_a_stream_runs_is_told(node: NodeProcess) -> None:
+    topic = new_topic(node, shards=1)
+    produce(node, topic, numbered(10, shards=1))
+    reader = FirnStreamReader(read_options(options_of(node, topic), is_stream=True), RECORD)
+    reader.partitions(reader.initialOffset(), reader.latestOffset())
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.delete_topics([topic])[topic].result(60)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+    produce(node, topic, numbered(20, start=100, shards=1))
+    with pytest.raises(TopicReplaced, match="new checkpoint"):
+        reader.latestOffset()
 
 
 def test_a_stream_knows_a_log_by_what_is_before_markers_of_transactions(node: NodeProcess) -> None:
