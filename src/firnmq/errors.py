@@ -62,15 +62,29 @@ class OtherFormat(Corruption):
     changed."""
 
 
-class OffsetOutOfRange(FirnError):
+class ShardError(FirnError):
+    """Something about one shard. `shard` is what storage calls it, until whoever knows the topic
+    has it `call` the shard by what users know it by."""
+
+    def __init__(self, before: str, shard: str, after: str) -> None:
+        super().__init__(f"{before}{shard}{after}")
+        self.shard = shard
+        self._around = before, after
+
+    def call(self, shard: str) -> None:
+        before, after = self._around
+        self.args = (f"{before}{shard}{after}",)
+        self.shard = shard
+
+
+class OffsetOutOfRange(ShardError):
     """The offset is outside the readable range [start, end)."""
 
-    def __init__(self, offset: int, *, start: int, end: int, shard: str = "") -> None:
-        super().__init__(f"offset {offset} of {shard or 'shard'} is outside [{start}, {end})")
+    def __init__(self, offset: int, *, start: int, end: int, shard: str = "shard") -> None:
+        super().__init__(f"offset {offset} of ", shard, f" is outside [{start}, {end})")
         self.offset = offset
         self.start = start
         self.end = end
-        self.shard = shard
 
 
 class NotFound(FirnError):
@@ -95,6 +109,11 @@ class ShardNotFound(NotFound):
 class KeyNotFound(NotFound):
     kind = "live record with key"
 
+    def call(self, shard: str) -> None:
+        """As ShardError does: `within` is the shard."""
+        self.args = (str(KeyNotFound(self.name, within=shard)),)
+        self.within = shard
+
 
 class StorageTypeNotFound(NotFound):
     kind = "storage type"
@@ -109,16 +128,16 @@ class AlreadyExists(FirnError):
         self.name = name
 
 
-class IndexDisabled(FirnError):
+class IndexDisabled(ShardError):
     """The question needs an index that the topic does not keep."""
 
     def __init__(self, index: str, shard: str) -> None:
-        super().__init__(f"{shard} keeps no {index} index; set index.{index}=true when creating it")
+        advice = f"set index.{index}=true when creating the topic"
+        super().__init__("", shard, f" keeps no {index} index; {advice}")
         self.index = index
-        self.shard = shard
 
 
-class StorageFailed(FirnError):
+class StorageFailed(ShardError):
     """A write or sync failed below us: the shard is closed and reopens from disk on next use.
 
     What was acknowledged before stays. Whether the failed request is stored is unknown until the
@@ -126,8 +145,7 @@ class StorageFailed(FirnError):
     """
 
     def __init__(self, shard: str, cause: BaseException) -> None:
-        super().__init__(f"storage of {shard} failed: {cause}")
-        self.shard = shard
+        super().__init__("storage of ", shard, f" failed: {cause}")
         self.cause = cause
 
 
@@ -213,16 +231,17 @@ class Closed(FirnError):
     """The store, engine or pool has been closed."""
 
 
-class NoObjectStore(FirnError):
+class NoObjectStore(ShardError):
     """A segment is only in the object store, and this process was not told of one."""
 
     def __init__(self, shard: str, seq: int) -> None:
         super().__init__(
-            f"segment {seq} of {shard} is only in the object store, and this process was told of "
-            "none: give its URL as FIRN_TIERING_URL, or as url in the section [tiering] of the "
-            "file that --config or FIRN_CONFIG names; in a program, as tiering= of firnmq.open"
+            f"segment {seq} of ",
+            shard,
+            " is only in the object store, and this process was told of none: give its URL as "
+            "FIRN_TIERING_URL, or as url in the section [tiering] of the file that --config or "
+            "FIRN_CONFIG names; in a program, as tiering= of firnmq.open",
         )
-        self.shard = shard
         self.seq = seq
 
 

@@ -16,8 +16,10 @@ from firnmq.errors import (
     AlreadyExists,
     Closed,
     DirectoryInUse,
+    IndexDisabled,
     InvalidArgument,
     KeyNotFound,
+    OffsetOutOfRange,
     ShardNotFound,
     TopicNotFound,
 )
@@ -33,6 +35,25 @@ for number in range(1_000_000):
     offset = topic.append(b"%d" % number)[0].base_offset
     print(offset, flush=True)
 """
+
+
+@pytest.mark.parametrize("storage_type", TYPES)
+def test_errors_name_shards_as_users_do(tmp_path: Path, storage_type: str) -> None:
+    """Not as they are called on disk."""
+    with firnmq.open(tmp_path) as store:
+        options = {"storage.type": storage_type, "index.tag": False}
+        topic = store.create_topic("orders", shards=2, options=options)
+        topic.append(b"one", shard=1)
+        shown = "shard 1 of topic 'orders'"
+        said = rf"offset 7 of {shown} is outside \[0, 1\)"
+        for question in (topic.read, topic.delete_before):
+            with pytest.raises(OffsetOutOfRange, match=said) as caught:
+                question(7, shard=1)
+            assert caught.value.shard == shown
+        with pytest.raises(KeyNotFound, match=f"with key 'k' in {shown}$"):
+            topic.read_by_key("k", shard=1)
+        with pytest.raises(IndexDisabled, match=f"^{shown} keeps no tag index"):
+            topic.read_by_tag("t", shard=1)
 
 
 @pytest.mark.parametrize("storage_type", TYPES)

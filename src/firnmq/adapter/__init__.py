@@ -1,7 +1,7 @@
 """The storage adapter: what brokers and embedded users call, whatever engine is underneath."""
 
 from firnmq.adapter.api import ShardBounds, StorageAdapter
-from firnmq.adapter.catalog import Topic, TopicCatalog
+from firnmq.adapter.catalog import Topic, TopicCatalog, shown_shard
 from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.adapter.manager import AdapterFactory, StorageDriverManager, Written
 from firnmq.adapter.offsets import (
@@ -26,4 +26,5 @@ __all__ = [
     "TopicCatalog",
     "Written",
     "put_offsets",
+    "shown_shard",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from firnmq.config import TopicConfig
-from firnmq.errors import AlreadyExists, TopicNotFound
+from firnmq.errors import AlreadyExists, FirnError, KeyNotFound, ShardError, TopicNotFound
 from firnmq.meta import Compare, Entry, Event, MetaCache, MetaStore, TxnConflict
 from firnmq.meta.records import TOPICS, TopicRecord, TopicState, decode, encode, topic_key
 
@@ -41,6 +41,19 @@ class Topic:
     def shard_names(self) -> list[str]:
         return [self.shard_name(seq) for seq in range(self.shard_count)]
 
+    def name_shard(self, error: FirnError) -> None:
+        """Has an error about one of the topic's shards call it by what users know it by."""
+        if isinstance(error, (ShardError, KeyNotFound)):
+            name = error.within if isinstance(error, KeyNotFound) else error.shard
+            topic_id, _, seq = name.rpartition("_")
+            if topic_id == self.topic_id:
+                error.call(shown_shard(self.name, seq))
+
+
+def shown_shard(topic: str, seq: int | str) -> str:
+    """What users know a shard by."""
+    return f"shard {seq} of topic {topic!r}"
+
 
 class TopicCatalog:
     """Topics by name. Reads come from memory; changes are durable first. Safe with threads."""
@@ -63,6 +76,11 @@ class TopicCatalog:
     def by_name(self) -> Mapping[str, Topic]:
         """All topics, whatever their state, as they are whenever one looks."""
         return self._topics
+
+    def name_shard(self, error: FirnError) -> None:
+        """Has an error call a shard by what users know it by, whichever topic's it is."""
+        for topic in self._all():
+            topic.name_shard(error)
 
     def topics(self) -> list[Topic]:
         ready = [topic for topic in self._all() if topic.state is TopicState.READY]

@@ -307,6 +307,15 @@ class StorageDriverManager:
         records keep their order, and those without one all go to the next shard in turn.
         """
         topic = self.catalog.get(topic_name)
+        try:
+            return await self._write(topic, records, shard)
+        except FirnError as error:
+            topic.name_shard(error)
+            raise
+
+    async def _write(
+        self, topic: Topic, records: Sequence[NewRecord], shard: int | None
+    ) -> tuple[Written, ...]:
         driver = self.driver(topic.config.storage_type)
         if shard is not None or topic.shard_count == 1:
             seq = self.check_shard(topic, shard or 0)

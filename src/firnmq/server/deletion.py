@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from firnmq.adapter import EngineStorageAdapter, StorageDriverManager, Topic
-from firnmq.errors import InvalidArgument, OffsetOutOfRange
+from firnmq.adapter import EngineStorageAdapter, StorageDriverManager, Topic, shown_shard
+from firnmq.errors import FirnError, InvalidArgument, OffsetOutOfRange
 from firnmq.eventlog import EventLogger
 from firnmq.record.document import bytes_of
 from firnmq.server.documents import Deletion, ShardDeletion
@@ -23,6 +23,16 @@ async def delete_records(
     what was deleted in others stays so; the call can be repeated.
     """
     topic = manager.catalog.get(name)
+    try:
+        return await _delete(manager, topic, wanted)
+    except FirnError as error:
+        topic.name_shard(error)
+        raise
+
+
+async def _delete(
+    manager: StorageDriverManager, topic: Topic, wanted: Deletion
+) -> list[ShardDeletion]:
     key = _key(wanted)
     ways = {"key": key, "offsets": wanted.offsets, "before": wanted.before}
     given = [way for way, value in ways.items() if value is not None]
@@ -73,7 +83,8 @@ class _Work:
         shard = self._topic.shard_name(seq)
         start, end = await self._manager.bounds(self._topic, seq)
         if max(offsets) >= end:
-            raise OffsetOutOfRange(max(offsets), start=start, end=end, shard=shard)
+            shown = shown_shard(self._topic.name, seq)
+            raise OffsetOutOfRange(max(offsets), start=start, end=end, shard=shown)
         if not isinstance(self._driver, EngineStorageAdapter):
             for offset in offsets:
                 await self._driver.delete_by_offset(shard, offset)

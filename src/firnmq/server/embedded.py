@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -16,7 +17,7 @@ from firnmq.config import StoreConfig, TieringConfig, TopicConfig
 from firnmq.disk import call_blocking, run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Page, ShardStatus
 from firnmq.engines.api import READ_BYTES_DEFAULT, READ_RECORDS_DEFAULT
-from firnmq.errors import InvalidArgument, OffsetOutOfRange
+from firnmq.errors import FirnError, InvalidArgument, OffsetOutOfRange
 from firnmq.record import NewRecord, Record
 from firnmq.server.local import LocalStore
 from firnmq.tiering.status import TierStatus
@@ -148,23 +149,24 @@ class AsyncTopicHandle:
         max_bytes: int = READ_BYTES_DEFAULT,
     ) -> Page:
         """Records from an offset on, or from the first there is; go on at `page.next_offset`."""
-        name = self._shard(shard)
-        try:
-            return await self._driver.read_by_offset(
-                name, offset or 0, max_records=max_records, max_bytes=max_bytes
-            )
-        except OffsetOutOfRange as error:
-            if offset is not None:
-                raise
-            return await self._driver.read_by_offset(
-                name, error.start, max_records=max_records, max_bytes=max_bytes
-            )
+        with self._on(shard) as name:
+            try:
+                return await self._driver.read_by_offset(
+                    name, offset or 0, max_records=max_records, max_bytes=max_bytes
+                )
+            except OffsetOutOfRange as error:
+                if offset is not None:
+                    raise
+                return await self._driver.read_by_offset(
+                    name, error.start, max_records=max_records, max_bytes=max_bytes
+                )
 
     async def read_by_key(self, key: bytes | str, *, shard: int | None = None) -> Record:
         """The newest live record of a key, which is in the shard of the key."""
         key = _bytes("key", key)
         seq = self._local.manager.shard_of_key(self.topic, key) if shard is None else shard
-        return (await self._driver.read_by_key(self._shard(seq), key)).records()[0]
+        with self._on(seq) as name:
+            return (await self._driver.read_by_key(name, key)).records()[0]
 
     async def read_by_tag(
         self,
@@ -175,13 +177,11 @@ class AsyncTopicHandle:
         max_records: int = READ_RECORDS_DEFAULT,
         max_bytes: int = READ_BYTES_DEFAULT,
     ) -> Page:
-        return await self._driver.read_by_tag(
-            self._shard(shard),
-            _bytes("tag", tag),
-            start_offset,
-            max_records=max_records,
-            max_bytes=max_bytes,
-        )
+        wanted = _bytes("tag", tag)
+        with self._on(shard) as name:
+            return await self._driver.read_by_tag(
+                name, wanted, start_offset, max_records=max_records, max_bytes=max_bytes
+            )
 
     async def offset_at(
         self,
@@ -191,9 +191,8 @@ class AsyncTopicHandle:
         otherwise: AdapterOffsetStrategy = AdapterOffsetStrategy.LATEST,
     ) -> int:
         """First offset at least as young as the timestamp, else the start or the end."""
-        return await self._driver.get_offset_by_timestamp(
-            self._shard(shard), timestamp_ms, otherwise
-        )
+        with self._on(shard) as name:
+            return await self._driver.get_offset_by_timestamp(name, timestamp_ms, otherwise)
 
     async def delete_by_key(self, key: bytes | str, *, shard: int | None = None) -> None:
         """Deletes every record the key has so far, in all shards unless one is given: Kafka
@@ -201,14 +200,17 @@ class AsyncTopicHandle:
         key = _bytes("key", key)
         chosen = range(self.topic.shard_count) if shard is None else (shard,)
         for seq in chosen:
-            await self._driver.delete_by_key(self._shard(seq), key)
+            with self._on(seq) as name:
+                await self._driver.delete_by_key(name, key)
 
     async def delete_by_offset(self, offset: int, *, shard: int = 0) -> None:
-        await self._driver.delete_by_offset(self._shard(shard), offset)
+        with self._on(shard) as name:
+            await self._driver.delete_by_offset(name, offset)
 
     async def delete_before(self, offset: int, *, shard: int = 0) -> None:
         """Moves the start of a shard up to the offset."""
-        await self._engine_driver.delete_records_before(self._shard(shard), offset)
+        with self._on(shard) as name:
+            await self._engine_driver.delete_records_before(name, offset)
 
     async def commit(self, group: str, offsets: Mapping[int, int]) -> None:
         """Notes for each shard the offset the group reads next."""
@@ -222,11 +224,13 @@ class AsyncTopicHandle:
         return {seq: by_name[name] for seq, name in names if name in by_name}
 
     async def status(self, shard: int = 0) -> ShardStatus:
-        return await self._engine_driver.status(self._shard(shard))
+        with self._on(shard) as name:
+            return await self._engine_driver.status(name)
 
     async def roll(self, shard: int = 0) -> None:
         """Seals the active segment now."""
-        await self._engine_driver.roll(self._shard(shard))
+        with self._on(shard) as name:
+            await self._engine_driver.roll(name)
 
     async def records(self, offset: int | None = None, *, shard: int = 0) -> AsyncIterator[Record]:
         """Every record from an offset, or from the first there is, to the present end."""
@@ -250,6 +254,15 @@ class AsyncTopicHandle:
                 self.name, f"is kept by {self.topic.config.storage_type}, which cannot do this"
             )
         return driver
+
+    @contextmanager
+    def _on(self, seq: int) -> Iterator[str]:
+        """Gives what storage calls the shard; errors call it by what users know it by."""
+        try:
+            yield self._shard(seq)
+        except FirnError as error:
+            self.topic.name_shard(error)
+            raise
 
     def _shard(self, seq: int) -> str:
         return self.topic.shard_name(self._local.manager.check_shard(self.topic, seq))

@@ -248,6 +248,8 @@ def test_what_is_refused(
 ) -> None:
     answer = delete(node, untouched, **wanted)
     assert (answer.status, answer.document["error"]) == (status, error), answer
+    if error == "OffsetOutOfRange":
+        assert f"of shard 0 of topic '{untouched}' is outside" in answer.document["message"]
     assert listed(node, untouched) == list(range(COUNT))
 
 

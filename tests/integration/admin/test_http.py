@@ -129,6 +129,12 @@ def test_refusals_are_documents(
     assert set(answer.document) == {"error", "message"}
 
 
+def test_a_refusal_names_the_shard_as_users_do(node: Served, topic: str) -> None:
+    answer = node.call("GET", f"/v1/topics/{topic}/records?shard=0&offset=1000000")
+    assert (answer.status, answer.document["error"]) == (416, "OffsetOutOfRange")
+    assert f"offset 1000000 of shard 0 of topic '{topic}' " in answer.document["message"]
+
+
 def test_a_record_that_is_too_large_is_refused_alone(node: Served, topic: str) -> None:
     path = f"/v1/topics/{topic}/records"
     large = node.call("POST", path, {"records": [{"value": "x" * 2_000_000}]})

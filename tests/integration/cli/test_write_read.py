@@ -232,7 +232,7 @@ def test_a_deleted_start_is_where_reading_begins(documents, firn, data: Path, fi
         (["--max", "-1"], 1, "--max: must be 1 or more, not -1"),
         (["--offset", "0"], 1, "--offset: needs --shard, since t has 2 shards"),
         (["--offset", "-1", "--shard", "0"], 1, "--offset: must be 0 or more"),
-        (["--offset", "99", "--shard", "0"], 1, "outside [0, 1)"),
+        (["--offset", "99", "--shard", "0"], 1, "of shard 0 of topic 't' is outside [0, 1)"),
         (["--shard", "2"], 1, "no shard '2' in topic 't'"),
         (["--shard", "-1"], 1, "no shard '-1' in topic 't'"),
         (["--time", "yesterday"], 1, "--time: 'yesterday' is neither"),

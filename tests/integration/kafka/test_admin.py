@@ -239,6 +239,28 @@ def test_records_are_deleted_and_offsets_listed(
     assert emptied.result(TIMEOUT_S).low_watermark == 100
 
 
+def test_records_of_a_compacted_topic_are_not_deleted_by_offset(
+    admin: AdminClient, node: NodeProcess, make_topic: MakeTopic
+) -> None:
+    """The newest record of every key stays, unless the topic deletes as well; each partition of a
+    request is judged by itself."""
+    kept = make_topic(node, cleanup_policy="compact")
+    both = make_topic(node, cleanup_policy="compact,delete")
+    for topic in (kept, both):
+        write(node, topic, 10)
+    answers = admin.delete_records([TopicPartition(each, 0, 4) for each in (kept, both)])
+    found = {where.topic: answer for where, answer in answers.items()}
+    assert found[both].result(TIMEOUT_S).low_watermark == 4
+    with pytest.raises(KafkaException) as refused:
+        found[kept].result(TIMEOUT_S)
+    assert refused.value.args[0].code() == KafkaError.POLICY_VIOLATION
+    (first,) = admin.list_offsets({TopicPartition(kept, 0): OffsetSpec.earliest()}).values()
+    assert first.result(TIMEOUT_S).offset == 0
+    alter(admin, kept, cleanup_policy="compact,delete")
+    (deleted,) = admin.delete_records([TopicPartition(kept, 0, 4)]).values()
+    assert deleted.result(TIMEOUT_S).low_watermark == 4
+
+
 def test_the_cluster_is_one_node(admin: AdminClient, node: NodeProcess) -> None:
     cluster = admin.describe_cluster().result(TIMEOUT_S)
     assert [(each.host, each.port) for each in cluster.nodes] == [("127.0.0.1", node.port)]

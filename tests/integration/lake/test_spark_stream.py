@@ -204,3 +204,28 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(
     query = copying(spark, node, topics, tmp_path, trigger={"availableNow": True})
     with pytest.raises(StreamingQueryException, match="TopicReplaced"):
         query.awaitTermination()
+
+
+@pytest.mark.streaming
+def test_a_log_that_has_grown_again_is_not_taken_for_the_old_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """1. A query has read a topic in memory. 2. Its node is killed, and gets more records than it
+    had. 3. The query fails, restarted from its checkpoint."""
+    node = NodeProcess(tmp_path / "data", QUICK)
+    node.start()
+    try:
+        make_topic(node.address, "grown", 1, {"storage.type": "EngineMemory"})
+        make_topic(node.address, "grown.out", 1)
+        send(node.address, "grown", [Sent(value=b"old"), Sent(value=b"older")])
+        topics = ("grown", "grown.out")
+        copying(spark, node, topics, tmp_path, trigger={"availableNow": True}).awaitTermination()
+        node.kill()
+        node.start()
+        send(node.address, "grown", [Sent(value=b"new %d" % number) for number in range(5)])
+        query = copying(spark, node, topics, tmp_path, trigger={"availableNow": True})
+        with pytest.raises(StreamingQueryException, match=r"LogReplaced.*offset 1 "):
+            query.awaitTermination()
+        assert [each.value for each in committed(node.address, "grown.out")] == [b"old", b"older"]
+    finally:
+        node.close()

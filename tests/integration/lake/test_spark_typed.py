@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from pyspark.sql.types import BinaryType, DoubleType, LongType, StringType, Stru
 
 from firnmq.errors import InvalidArgument
 from firnmq.lake.jobs.query import dead_letter_views, run_query
+from firnmq.lake.plans.places import PlanWarning
 from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.spark import FirnDataSource, register
 from firnmq.lake.spark.columns import RECORD
 from firnmq.lake.spark.options import read_options
 from firnmq.lake.spark.planning import HistoryIsTyped, plan_pieces
 from firnmq.lake.spark.streaming import FirnStreamReader
+from firnmq.lake.tables.history import TableNotTold
 from firnmq.lake.tables.historyfiles import HistorySplit
 from firnmq.lake.typed import SCHEMA, SchemaNotKept
 from tests.integration.kafka.nodes import QUICK, NodeProcess
@@ -322,6 +325,38 @@ def test_the_table_and_its_columns_change_while_a_data_frame_waits(
     assert {row["user"] for row in _read(FirnDataSource(options), own)} == {None, "u"}
     with pytest.raises(InvalidArgument, match="values=raw"):
         _read(FirnDataSource(options), StructType([StructField("value", BinaryType())]))
+
+
+def test_without_the_http_listener_columns_are_refused_and_not_left_out(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    """1. Whoever asks for columns, or has got them before, is told that the listener is away.
+    2. Whoever leaves it open gets records, with a warning. 3. With the table's place it works."""
+    topic = new_topic(node, "unasked")
+    placed = options_of(node, topic, tmp_path)
+    produce(node, topic, events(0, 1))
+    sync_here(placed, schema_document=json.dumps(SCHEMA_1))
+    away = {**options_of(node, topic), "admin": "127.0.0.1:1"}
+    for values in ("typed", "dead_letters"):
+        source = FirnDataSource({**away, "values": values})
+        options = read_options({**away, "values": values}, is_stream=True)
+        reader = FirnStreamReader(options, StructType([StructField("n", LongType())]))
+        with pytest.warns(PlanWarning):
+            end = reader.latestOffset()
+        begin = {"shards": {}, "topic": end["topic"]}
+        for question in (
+            source.schema,
+            reader.initialOffset,
+            partial(reader.partitions, begin, end),
+        ):
+            told = pytest.raises(TableNotTold, match="option admin")
+            with pytest.warns(PlanWarning), told:
+                question()
+    with pytest.warns(PlanWarning, match="its table only if catalog"):
+        assert FirnDataSource(away).schema() == RECORD
+    source = FirnDataSource({**placed, "admin": "127.0.0.1:1", "values": "typed"})
+    with pytest.warns(PlanWarning):
+        assert [row["n"] for row in _read(source, source.schema())] == [0]
 
 
 def _read(source: FirnDataSource, columns: StructType) -> list[dict[str, Any]]:

@@ -12,16 +12,17 @@ import duckdb
 import msgspec
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from firnmq.lake.jobs.convert import Conversion, Task
 from firnmq.lake.jobs.runner import SparkRunner
-from firnmq.lake.jobs.sync import LogReplaced, SyncDone, TopicSync
+from firnmq.lake.jobs.sync import SyncDone, TopicSync
 from firnmq.lake.plans.places import PlanNotDurable, PlanWarning, make_plan
 from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.reading.marks import LogReplaced
 from firnmq.lake.spark.columns import RECORD
 from firnmq.lake.spark.options import read_options
-from firnmq.lake.spark.planning import RecordsGone, StreamAhead
+from firnmq.lake.spark.planning import RecordsGone, StreamAhead, TopicReplaced
 from firnmq.lake.spark.reading import PiecePartition
 from firnmq.lake.spark.streaming import FirnStreamReader
 from firnmq.lake.tables.peek import peek_mode
@@ -245,6 +246,79 @@ def test_a_stream_that_is_beyond_the_log_is_told(tmp_path: Path) -> None:
             reader.latestOffset()
     finally:
         node.close()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_stream_does_not_go_on_in_a_log_that_has_grown_again(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    """1. A stream has read a topic in memory. 2. Its node is killed and gets other records, more
+    than there were. 3. The stream refuses, also if it was restarted, with the batch that was
+    planned and with the next; and goes on if it is told that this is no matter, or if its
+    checkpoint has nothing to know the log by."""
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    try:
+        topic = new_topic(node, shards=2, storage_type="EngineMemory")
+        produce(node, topic, numbered(10))
+        given = options_of(node, topic)
+        reader = FirnStreamReader(read_options(given, is_stream=True), RECORD)
+        begin = reader.initialOffset()
+        middle = reader.latestOffset()
+        reader.partitions(begin, middle)
+        produce(node, topic, numbered(10, start=10))
+        end = reader.latestOffset()
+        reader.partitions(middle, end)
+        assert reader.latestOffset() == end
+        node.kill()
+        node.start()
+        produce(node, topic, numbered(40, start=100))
+        if is_restarted:
+            reader = FirnStreamReader(read_options(given, is_stream=True), RECORD)
+            with pytest.raises(LogReplaced):
+                reader.partitions(middle, end)
+            assert reader.partitions(end, end) == []
+        with pytest.raises(LogReplaced, match="new checkpoint") as caught:
+            reader.latestOffset()
+        assert (caught.value.topic, caught.value.shard, caught.value.offset) == (topic, 0, 9)
+        careless = {**given, "failOnDataLoss": "false"}
+        for options, known in ((careless, end), (given, {**end, "last": {}})):
+            reader = FirnStreamReader(read_options(options, is_stream=True), RECORD)
+            reader.partitions(known, known)
+            assert reader.latestOffset()["shards"] == {"0": 20, "1": 20}
+    finally:
+        node.close()
+
+
+def test_a_topic_made_anew_while_a_stream_runs_is_told(node: NodeProcess) -> None:
+    topic = new_topic(node, shards=1)
+    produce(node, topic, numbered(10, shards=1))
+    reader = FirnStreamReader(read_options(options_of(node, topic), is_stream=True), RECORD)
+    reader.partitions(reader.initialOffset(), reader.latestOffset())
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.delete_topics([topic])[topic].result(60)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+    produce(node, topic, numbered(20, start=100, shards=1))
+    with pytest.raises(TopicReplaced, match="new checkpoint"):
+        reader.latestOffset()
+
+
+def test_a_stream_knows_a_log_by_what_is_before_markers_of_transactions(node: NodeProcess) -> None:
+    topic = new_topic(node, shards=1)
+    produce(node, topic, numbered(3, shards=1))
+    producer = Producer({"bootstrap.servers": node.address, "transactional.id": topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"kept")
+    producer.commit_transaction(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"dropped")
+    producer.flush(60)
+    producer.abort_transaction(60)
+    reader = FirnStreamReader(read_options(options_of(node, topic), is_stream=True), RECORD)
+    end = reader.latestOffset()
+    assert end["shards"] == {"0": 7}
+    assert end["last"]["0"].startswith("3:")
 
 
 def test_a_memory_topic_does_not_give_the_tables_offsets_again(tmp_path: Path) -> None:

@@ -14,7 +14,11 @@ from firnmq.lake.plans.plan import Plan, Wanted
 from firnmq.lake.plans.splits import split_plan
 from firnmq.lake.reading import reader as reading
 from firnmq.lake.reading import runs
+from firnmq.lake.reading.marks import LogReplaced
 from firnmq.lake.reading.reader import SegmentUnavailable
+from firnmq.lake.spark.columns import RECORD
+from firnmq.lake.spark.options import read_options
+from firnmq.lake.spark.streaming import FirnStreamReader
 from firnmq.record import NewRecord
 from tests.conformance.lab import numbered
 from tests.conformance.tier_lab import TierLab
@@ -159,6 +163,31 @@ def test_a_bucket_without_a_node(lab: TierLab) -> None:
     assert rows(topic.read(wanted, plan=narrow)) == [
         row for row in expected if row["key"] == b"only-3"
     ]
+
+
+def test_a_stream_of_a_bucket_knows_the_log_again(lab: TierLab) -> None:
+    """1. Without a node the last record is looked for in the store. 2. It is the one that the log
+    has. 3. A stream that has noted another one there does not go on."""
+    topic = filled(lab)
+    stored = {row["offset"] for row in topic.stored()}
+    lab.close()
+    options = read_options(options_of(lab, topic), is_stream=True)
+    end = FirnStreamReader(options, RECORD).latestOffset()
+    offset, _, digest = end["last"]["0"].partition(":")
+    assert int(offset) == max(each for each in stored if each < end["shards"]["0"])
+    for noted, is_known in ((digest, True), ("0" * 16, False)):
+        reader = FirnStreamReader(options, RECORD)
+        begin = {
+            "last": {"0": f"{offset}:{noted}"},
+            "shards": {"0": end["shards"]["0"] - 1},
+            "topic": topic.topic.topic_id,
+        }
+        reader.partitions(begin, begin)
+        if is_known:
+            assert reader.latestOffset()["shards"] == end["shards"]
+        else:
+            with pytest.raises(LogReplaced, match="new checkpoint"):
+                reader.latestOffset()
 
 
 def test_a_bucket_without_the_topic(lab: TierLab) -> None:

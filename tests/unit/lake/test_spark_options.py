@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import numpy as np
@@ -21,11 +22,13 @@ from pyspark.sql.datasource import (
 
 from firnmq.errors import InvalidArgument
 from firnmq.lake.plans.plan import OFFSET_END, Wanted
+from firnmq.lake.reading.marks import Mark
 from firnmq.lake.reading.schema import RAW
 from firnmq.lake.spark.columns import RECORD, arrow_schema
 from firnmq.lake.spark.encoding import RowEncoder, key_hashes
 from firnmq.lake.spark.filters import Limits, narrow
 from firnmq.lake.spark.options import read_options, shown_options, write_options
+from firnmq.lake.spark.positions import Position
 from firnmq.lake.spark.streaming import limited
 from firnmq.record import Compression, decode
 
@@ -247,3 +250,19 @@ def test_what_rows_are() -> None:
         read_options({**given, "values": "json"})
     # Which columns there are is asked before it is known whether it is a stream.
     assert shown_options({**given, "values": "raw", "maxRowsPerTrigger": "5"}).values == "raw"
+
+
+def test_positions_as_text_stay_as_they_are() -> None:
+    """Spark compares them as text; those from before marks were noted go on as they were."""
+    position = Position(
+        topic_id="ab", offsets={10: 3, 2: 20}, marks={10: Mark(2, "cd"), 2: Mark(19, "ef")}
+    )
+    text = json.dumps(position.document)
+    assert text == (
+        '{"last": {"2": "19:ef", "10": "2:cd"}, "shards": {"2": 20, "10": 3}, "topic": "ab"}'
+    )
+    assert Position.of_document(json.loads(text)) == position
+    old = '{"shards": {"0": 7}, "topic": "ab"}'
+    assert json.dumps(Position.of_document(json.loads(old)).document) == old
+    newer = {"last": {"0": "?"}, "shards": {"0": 7}, "topic": "ab"}
+    assert Position.of_document(newer) == Position(topic_id="ab", offsets={0: 7})

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from firnmq import NewRecord
-from firnmq.lake.jobs.sync import LogBehindTable, LogReplaced, TopicSync
+from firnmq.lake.jobs.sync import LogBehindTable, TopicSync
 from firnmq.lake.plans.plan import Plan, Wanted
+from firnmq.lake.reading.marks import LogReplaced
 from firnmq.lake.tables.maintain import expire
 from firnmq.lake.tables.table import OtherTopicsTable
 from tests.conformance.lab import Lab, numbered

@@ -76,6 +76,32 @@ def test_a_key_goes_from_all_shards(store: Store, storage_type: str) -> None:
     assert topic.read_by_key("a", shard=2).value == b"new"
 
 
+@pytest.mark.parametrize("storage_type", TYPES)
+def test_an_empty_shard_notes_no_key(store: Store, storage_type: str) -> None:
+    """Without an index of keys: neither one that never had records nor one that has none any more;
+    a note would be heeded by every read of what comes later."""
+    options = {"storage.type": storage_type, "index.key": False}
+    topic = store.create_topic("t", shards=SHARDS, options=options)
+    topic.append([NewRecord(key=b"a", value=b"0"), NewRecord(key=b"b", value=b"1")], shard=0)
+    topic.append([NewRecord(key=b"a", value=b"0")], shard=1)
+    topic.delete_before(1, shard=1)
+    done = delete(store, key="a")
+    assert [(each.deleted, each.key_below) for each in done] == [
+        (True, 2),
+        (False, None),
+        (False, None),
+    ]
+    engine = store.local.engines[storage_type]
+    notes = [
+        engine.survey(topic.topic.shard_name(shard), lambda survey: survey.dead_keys)
+        for shard in range(SHARDS)
+    ]
+    assert notes == [{b"a": 2}, {}, {}]
+    for shard in range(SHARDS):
+        topic.append([NewRecord(key=b"a", value=b"new")], shard=shard)
+    assert offsets_of(topic) == [[1, 2], [1], [0]]
+
+
 def test_a_key_goes_from_the_shard_that_is_named(store: Store) -> None:
     topic = filled(store)
     (done,) = delete(store, key="a", shard=1)

@@ -28,7 +28,7 @@ def delete_key(log: ShardLog, key: bytes) -> int | None:
     state, uid = log.backend.state, log.spec.uid
     # What is not certain yet is not there yet: it is not deleted should it be committed.
     below = log.view.stable_offset
-    if not log.spec.config.index_key or _has_key(log, key):
+    if _may_have_key(log, key):
         state.set_dead_key(uid, key, below)
         log.dead_keys[key] = below
         return below
@@ -36,8 +36,11 @@ def delete_key(log: ShardLog, key: bytes) -> int | None:
     return None
 
 
-def _has_key(log: ShardLog, key: bytes) -> bool:
-    """Whether the key may have records. Object stores are not asked: the lock is held."""
-    if log.cold_end_offset > log.view.start_offset:
+def _may_have_key(log: ShardLog, key: bytes) -> bool:
+    """Whether the key may have records that are certain. Only the indexes that are here are asked:
+    the lock is held."""
+    if log.view.start_offset >= log.view.stable_offset:
+        return False
+    if not log.spec.config.index_key or log.cold_end_offset > log.view.start_offset:
         return True
     return any(segment.index.newest_of_key(key) for segment in log.view.segments)

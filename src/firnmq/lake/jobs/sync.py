@@ -24,7 +24,7 @@ from firnmq.lake.plans.places import PlanNotDurable
 from firnmq.lake.plans.plan import Plan, ShardPlan, Split, Wanted
 from firnmq.lake.plans.splits import leader_split, split_plan
 from firnmq.lake.plans.wire import NodeUnreachable
-from firnmq.lake.reading.marks import find_mark
+from firnmq.lake.reading.marks import LogReplaced, find_mark
 from firnmq.lake.reading.schema import RAW
 from firnmq.lake.tables.catalog import DEAD_LETTERS, CatalogFailed, OpenCatalog
 from firnmq.lake.tables.deletions import Deleter
@@ -59,21 +59,6 @@ class LogBehindTable(FirnError):
         self.shard = shard
         self.log_end = log_end
         self.table_end = table_end
-
-
-class LogReplaced(FirnError):
-    """The log has another record than the table at an offset that both have: the log was cut, and
-    has grown again. What came in between would never be in the table."""
-
-    def __init__(self, topic: str, shard: int, offset: int) -> None:
-        super().__init__(
-            f"shard {shard} of {topic!r} has another record at offset {offset:,} than its table: "
-            "the log lost records that the table has, and has grown again since, and what took "
-            "their offsets would be missing there. Rename the table and sync anew, or copy the "
-            "topic to another one"
-        )
-        self.shard = shard
-        self.offset = offset
 
 
 class Source(Protocol):
@@ -450,7 +435,13 @@ class TopicSync:
                 continue
             found = find_mark(plan, each, known.offset, self._options)
             if found is not None and found != known:
-                raise LogReplaced(plan.topic, each.shard, known.offset)
+                raise LogReplaced(
+                    plan.topic,
+                    each.shard,
+                    known.offset,
+                    reader="its table",
+                    remedy="Rename the table and sync anew, or copy the topic to another one",
+                )
 
     def _chosen(self, plan: Plan, base: Mapping[int, int]) -> dict[int, tuple[list[Split], int]]:
         """For each shard that has something: splits from where the table ends, and their end.

@@ -170,11 +170,12 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
             _require_durable(client, topic, reason)
         warnings.warn(
             f"no plan from the node ({reason}); all of {topic!r} is read through the Kafka "
-            "listener, which is slower",
+            "listener, which is slower, and its table only if catalog and warehouse are given",
             PlanWarning,
             stacklevel=3,
         )
-        return _leader_plan(client, topic, wanted)
+        plan = _leader_plan(client, topic, wanted)
+        return msgspec.structs.replace(plan, no_table_because=reason)
 
 
 def _require_durable(client: WireClient, topic: str, reason: str) -> None:

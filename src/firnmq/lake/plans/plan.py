@@ -135,6 +135,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Identity of the machine the paths are of (see lake/plans/machine.py)."""
     store: StorePlace | None = None
     table: TablePlace | None = None
+    no_table_because: str | None = None
+    """Why it is not known where a table would be: the node's HTTP listener could not be asked."""
     shards: tuple[ShardPlan, ...] = ()
 
 

@@ -418,7 +418,10 @@ class WireClient:
                 for when in (EARLIEST, LATEST)
             ]
             raise OffsetOutOfRange(
-                offset, start=bounds[0], end=bounds[1], shard=f"{topic!r}, shard {shard}"
+                offset,
+                start=bounds[0],
+                end=bounds[1],
+                shard=f"shard {shard} of topic {topic!r}",
             )
         if part.error_code:
             _refuse(topic, shard, part.error_code)

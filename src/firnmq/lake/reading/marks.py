@@ -1,4 +1,5 @@
-"""The last record that a table has of a shard, by which a log that was cut is known again.
+"""The last record that a table or a stream has of a shard, by which a log that was cut is known
+again.
 
 A log that ends before its table is found out by its end. One that has grown again since, past the
 table's end, is not: but at the offset of the last record that was converted it has another one.
@@ -13,14 +14,29 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from firnmq.errors import Corruption
+from firnmq.errors import Corruption, FirnError
 from firnmq.lake.plans.plan import Plan, ShardPlan, Split, Wanted
 from firnmq.lake.plans.splits import leader_split, split_plan
-from firnmq.lake.reading.reader import read_split
+from firnmq.lake.reading.reader import SegmentUnavailable, read_split
 
 _COLUMNS: Final = ("offset", "timestamp", "key", "value")
 """What no compaction changes in a record that stays."""
 _DIGEST_BYTES: Final = 8
+
+
+class LogReplaced(FirnError):
+    """The log has another record at an offset than a table or a stream has read there: it was cut,
+    and has grown again. What came in between would never be read."""
+
+    def __init__(self, topic: str, shard: int, offset: int, *, reader: str, remedy: str) -> None:
+        super().__init__(
+            f"shard {shard} of {topic!r} has another record at offset {offset:,} than {reader}: "
+            "the log lost records that were read from it, and has grown again since, and what took "
+            f"their offsets would be missing there. {remedy}"
+        )
+        self.topic = topic
+        self.shard = shard
+        self.offset = offset
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -67,33 +83,40 @@ class LastRow:
 
 
 def find_mark(plan: Plan, shard: ShardPlan, offset: int, options: Mapping[str, str]) -> Mark | None:
-    """The record that the log has at an offset; None where it has none any more, or cannot tell.
+    """The record that the log has at an offset; None where it has none any more, or cannot tell."""
+    return last_mark(plan, shard, offset, offset + 1, options)
 
-    The plan must begin there or before. Its object store is not asked: the node has the bytes, or
-    gets them, and it is one batch that is wanted.
+
+def last_mark(
+    plan: Plan, shard: ShardPlan, start: int, end: int, options: Mapping[str, str]
+) -> Mark | None:
+    """The last record that the log has of these offsets; None where it has none, or cannot tell.
+
+    The plan must begin there or before. Its object store is not asked where there is a node: that
+    has the bytes, or gets them, and it is a batch or two that are wanted.
     """
-    if not shard.start_offset <= offset < shard.end_offset:
+    start, end = max(start, shard.start_offset), min(end, shard.end_offset)
+    if start >= end:
         return None
     last = LastRow()
     wanted = Wanted(
         shards=(shard.shard,),
-        start_offsets={shard.shard: offset},
-        end_offsets={shard.shard: offset + 1},
+        start_offsets={shard.shard: start},
+        end_offsets={shard.shard: end},
     )
     try:
-        for split in _splits(plan, shard, wanted, offset):
+        for split in _splits(plan, shard, wanted, start, end):
             for _ in last.passing(read_split(split, wanted, _COLUMNS, options)):
                 pass
-    except Corruption:
+    except (Corruption, SegmentUnavailable):
         return None  # Whoever reads what comes next will say so, if it is there as well.
     return last.mark
 
 
-def _splits(plan: Plan, shard: ShardPlan, wanted: Wanted, offset: int) -> list[Split]:
-    if shard.segments or shard.leader is None:
-        found = split_plan(plan, wanted)
-    else:
-        found = [leader_split(plan, shard, offset, offset + 1)]
+def _splits(plan: Plan, shard: ShardPlan, wanted: Wanted, start: int, end: int) -> list[Split]:
+    if shard.leader is None:
+        return split_plan(plan, wanted)
+    found = split_plan(plan, wanted) if shard.segments else [leader_split(plan, shard, start, end)]
     return [
         msgspec.structs.replace(
             split,

@@ -1,4 +1,4 @@
-"""Streaming reads. A stream's position is the next offset of every shard.
+"""Streaming reads: where the next micro-batch ends, and what tasks read for it.
 
 Spark 4.2 and later say from where on and how much at most is to be planned. Spark 4.1 only asks for
 the newest position, so the reader remembers where the last batch ended: Spark names it when it
@@ -7,7 +7,7 @@ plans the batch and, after a restart, before anything else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,6 +27,7 @@ from firnmq.lake.spark.planning import (
     plan_pieces,
     read_bounds,
 )
+from firnmq.lake.spark.positions import Offsets, Position, advanced, check_log
 from firnmq.lake.spark.reading import PiecePartition, read_piece
 
 try:
@@ -48,8 +49,6 @@ except ImportError:  # Before Spark 4.2.
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Position = dict[int, int]
-
 
 class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Plans the micro-batches of a stream; used by one thread on the driver."""
@@ -61,16 +60,18 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._schema = schema
         self._planned: Position | None = None
         """Where the last batch ended; None before anything is known."""
-        self._target: Position | None = None
+        self._target: Offsets | None = None
         """Where to stop, for a run over what there is now."""
+        self._latest: dict[str, Any] | None = None
+        """The newest position as Spark was told; the log was looked at for it."""
 
     # What Spark calls ----------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         bounds = read_bounds(self._options)
-        position = self._first(bounds)
+        position = advanced(self._options, None, bounds.topic_id, self._first(bounds))
         self._planned = position
-        return _document(bounds.topic_id, position)
+        return position.document
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._options.max_rows
@@ -87,36 +88,39 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         if self._target is not None:
             ends = {shard: min(end, self._target.get(shard, 0)) for shard, end in ends.items()}
         if start is not None:
-            begin: Position | None = self._known(start, bounds.topic_id)
+            begin: Position | None = Position.of_document(start)
             most = limit.max_rows if HAS_LIMITS and isinstance(limit, ReadMaxRows) else None
         else:
             # Nothing is known yet only if one batch is to have all there is.
             begin = self._planned
             most = None if self._options.is_available_now else self._options.max_rows
         if begin is not None:
-            self._check_reached(begin, bounds.ends)
-            ends = {shard: max(end, begin.get(shard, 0)) for shard, end in ends.items()}
+            self._check_topic(begin, bounds.topic_id)
+            self._check_reached(begin.offsets, bounds.ends)
+            ends = {shard: max(end, begin.at(shard)) for shard, end in ends.items()}
             if most is not None:
-                ends = limited(begin, ends, most)
-        return _document(bounds.topic_id, ends)
+                ends = limited(begin.offsets, ends, most)
+        self._latest = advanced(self._options, begin, bounds.topic_id, ends).document
+        return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, stop = self._known(start, end["topic"]), self._known(end)
+        begin, stop = Position.of_document(start), Position.of_document(end)
+        self._check_topic(begin, stop.topic_id)
         self._planned = stop
-        shards = tuple(shard for shard in stop if begin.get(shard, 0) < stop[shard])
+        shards = tuple(shard for shard, offset in stop.offsets.items() if begin.at(shard) < offset)
         if not shards:
             return []
         wanted = msgspec.structs.replace(
             self._options.wanted,
             shards=shards,
-            start_offsets={shard: begin.get(shard, 0) for shard in shards},
-            end_offsets={shard: stop[shard] for shard in shards},
+            start_offsets={shard: begin.at(shard) for shard in shards},
+            end_offsets={shard: stop.offsets[shard] for shard in shards},
         )
         is_demanded = self._options.fails_on_loss
-        return [
-            PiecePartition(piece, wanted, is_demanded=is_demanded)
-            for piece in self._pieces(wanted, end["topic"])
-        ]
+        pieces = self._pieces(wanted, stop.topic_id)
+        if end != self._latest:  # A batch that was planned before a restart.
+            check_log(self._options, begin, stop)
+        return [PiecePartition(piece, wanted, is_demanded=is_demanded) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_piece(partition, self._options, self._schema)
@@ -138,7 +142,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             topic_id=topic_id,
         )
 
-    def _check_reached(self, begin: Position, ends: Position) -> None:
+    def _check_reached(self, begin: Offsets, ends: Offsets) -> None:
         options = self._options
         if not options.fails_on_loss or "bootstrap" not in options.connection:
             return  # What a bucket has may be behind what a node has given.
@@ -147,7 +151,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             if end < offset:
                 raise StreamAhead(options.topic, shard, offset, end)
 
-    def _first(self, bounds: Bounds) -> Position:
+    def _first(self, bounds: Bounds) -> Offsets:
         options = self._options
         unknown = set(options.starting.of_shards) - set(bounds.ends)
         if unknown:
@@ -157,14 +161,14 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             earliest = earliest_of(options, bounds)
         if options.wanted.min_timestamp_ms is not None and "bootstrap" in options.connection:
             earliest = self._since(options.wanted.min_timestamp_ms, bounds, earliest)
-        first: Position = {}
+        first: Offsets = {}
         for shard, end in bounds.ends.items():
             edges: dict[Edge, int] = {"earliest": earliest[shard], "latest": end}
             place = options.starting.at(shard)
             first[shard] = place if isinstance(place, int) else edges[place]
         return first
 
-    def _since(self, time_ms: int, bounds: Bounds, earliest: Position) -> Position:
+    def _since(self, time_ms: int, bounds: Bounds, earliest: Offsets) -> Offsets:
         """The offsets from which on records have such a time, unless they are older than the log.
 
         What is earlier by offset but has a later time is not looked for.
@@ -172,10 +176,10 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         if time_ms < 0:
             return earliest
 
-        def ask() -> Position:
+        def ask() -> Offsets:
             with WireClient.from_options(self._options.connection) as client:
                 place = client.place(self._options.topic)
-                found: Position = {}
+                found: Offsets = {}
                 for shard, end in bounds.ends.items():
                     leader = place.leaders.get(shard)
                     offset = client.list_offsets(self._options.topic, [shard], time_ms, leader)
@@ -188,15 +192,12 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
             for shard, offset in found.items()
         }
 
-    def _known(self, document: Mapping[str, Any], topic_id: str | None = None) -> Position:
-        """A position that Spark gives back."""
-        known = document.get("topic")
-        if topic_id is not None and known != topic_id:
-            raise TopicReplaced(self._options.topic, str(known), topic_id)
-        return {int(shard): offset for shard, offset in document["shards"].items()}
+    def _check_topic(self, known: Position, topic_id: str) -> None:
+        if known.topic_id != topic_id:
+            raise TopicReplaced(self._options.topic, known.topic_id, topic_id)
 
 
-def limited(begin: Position, ends: Position, most: int) -> Position:
+def limited(begin: Offsets, ends: Offsets, most: int) -> Offsets:
     """Ends with no more than so many offsets before them, shared out by how far shards are behind.
 
     Every shard that is behind gets at least one, as far as they go; with fewer than that, those
@@ -213,9 +214,3 @@ def limited(begin: Position, ends: Position, most: int) -> Position:
             shares[shard] += 1
             left -= 1
     return {shard: begin.get(shard, 0) + shares[shard] for shard in ends}
-
-
-def _document(topic_id: str, position: Position) -> dict[str, Any]:
-    """In a fixed order: Spark compares positions as text."""
-    shards = {str(shard): position[shard] for shard in sorted(position)}
-    return {"shards": shards, "topic": topic_id}

@@ -66,6 +66,19 @@ class NotTyped(FirnError):
         self.topic = topic
 
 
+class TableNotTold(FirnError):
+    """Columns are asked for, and the node cannot be asked where the topic's table is."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"topic {topic!r} cannot be read as columns now: the node's HTTP listener, which says "
+            f"where its table is, cannot be asked ({reason}). Give its address by the option "
+            "admin, or the table's place by catalog and warehouse; or read the records as they are "
+            "with the option values=raw"
+        )
+        self.topic = topic
+
+
 Shown = Literal["raw", "typed", "dead_letters"]
 """What rows are of a topic: records as they are, values as columns, or what fits no column."""
 Values = Literal["auto", "raw", "typed", "dead_letters"]
@@ -101,6 +114,8 @@ def plan_history(
     it does not have the records as they are and that is what is asked for."""
     place = plan.table
     needs_columns = values in ("typed", "dead_letters")
+    if needs_columns and place is None and plan.no_table_because is not None:
+        raise TableNotTold(plan.topic, plan.no_table_because)
     if place is None or not _is_there(place, plan):
         if needs_columns:
             raise NotTyped(plan.topic, "it has no table that can be found from here")

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from firnmq.adapter import TopicCatalog
 from firnmq.config import AdminConfig, is_loopback
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.eventlog import EventLogger
@@ -48,7 +49,7 @@ def admin_app(parts: NodeParts, token: bytes | None) -> Starlette:
         lambda: node_status(parts),
     )
     metrics = Metrics(parts, groups)
-    guard = _Guard(parts.config.admin, token)
+    guard = _Guard(parts.config.admin, token, parts.storage.catalog)
     document = msgspec.json.encode(openapi(table, version("firnmq")))
 
     async def live(_: Request) -> Response:
@@ -85,8 +86,9 @@ Answer = Callable[[Request], Awaitable[Response]]
 class _Guard:
     """Judges a request before anything is done, and turns errors into answers."""
 
-    def __init__(self, config: AdminConfig, token: bytes | None) -> None:
+    def __init__(self, config: AdminConfig, token: bytes | None, catalog: TopicCatalog) -> None:
         self._config = config
+        self._catalog = catalog
         self._token = token
         self._is_local = is_loopback(config.host)
 
@@ -117,6 +119,7 @@ class _Guard:
                 self._check(request, needs_token)
                 return await answer(request)
             except FirnError as error:
+                self._catalog.name_shard(error)
                 status = status_of(error)
                 if status >= 500:
                     _log.error("admin_request_failed", path=request.url.path, error=str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firnmq.adapter import CommittedOffset, Topic
+from firnmq.adapter import CommittedOffset, Topic, shown_shard
 from firnmq.brokers.kafka.groups import (
     GENERATION_NONE,
     CommitRequest,
@@ -192,7 +192,8 @@ class GroupAdmin:
             case _:
                 after = value
                 if not start <= after <= end:
-                    raise OffsetOutOfRange(after, start=start, end=end, shard=f"shard {seq}")
+                    shown = shown_shard(wanted.topic, seq)
+                    raise OffsetOutOfRange(after, start=start, end=end, shard=shown)
         return OffsetMoved(
             group=group,
             topic=wanted.topic,

@@ -100,6 +100,7 @@ class ProduceHandler:
             appended = await outcome
             start_offset, _ = await self._storage.bounds(name, index)
         except FirnError as error:
+            self._storage.catalog.name_shard(error)
             return PartitionProduceResponse(
                 index=index,
                 error_code=code_of(error),

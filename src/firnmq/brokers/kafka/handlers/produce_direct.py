@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import NamedTuple
 
-from firnmq.adapter import EngineStorageAdapter, Topic
+from firnmq.adapter import EngineStorageAdapter, Topic, shown_shard
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import RequestHeader, encode_response
 from firnmq.brokers.kafka.protocol.hot.produce_template import ProduceTemplate
@@ -24,7 +24,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
 )
 from firnmq.brokers.kafka.statistics import ApiStatistics
 from firnmq.engines import NOT_TAKEN, DirectLog
-from firnmq.errors import FirnError, StorageFailed
+from firnmq.errors import FirnError, ShardError, StorageFailed
 
 _NO_OFFSET = -1
 
@@ -117,7 +117,10 @@ def refusal_of(
     error: BaseException, template: ProduceTemplate, correlation_id: int, index: int
 ) -> tuple[bytes, int]:
     """The answer that says why nothing was stored, and its error code."""
-    known = error if isinstance(error, FirnError) else StorageFailed(template.topic, error)
+    shown = shown_shard(template.topic, index)
+    known = error if isinstance(error, FirnError) else StorageFailed(shown, error)
+    if isinstance(known, ShardError):
+        known.call(shown)
     code = code_of(known)
     partition = PartitionProduceResponse(
         index=index, error_code=code, base_offset=_NO_OFFSET, error_message=str(known)

@@ -189,6 +189,11 @@ class TopicHandler:
     ) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index
         try:
+            self._storage.shard(name, index)
+            if not self._storage.topic(name).config.cleanup_policy.deletes:
+                return DeleteRecordsPartitionResult(
+                    partition_index=index, low_watermark=-1, error_code=ErrorCode.POLICY_VIOLATION
+                )
             offset = wanted.offset
             if offset == -1:  # Up to the high watermark.
                 offset = (await self._storage.bounds(name, index))[1]
