@@ -26,16 +26,19 @@ def dump(ctx: click.Context, file: Path, with_records: bool, as_json: bool) -> N
     """Show the batches of a segment file.
 
     Needs no data directory and changes nothing. Stops at the first bytes that are no batch, says
-    where and why, and ends with exit code 1.
+    where and why, and ends with exit code 1. Zeros at the end are no fault: an active segment has
+    them where its next batches will be.
     """
     batch_count = record_count = 0
+    blank_bytes = 0
     stop: _Stop | None = None
     is_gapless = True
     next_offset: int | None = None
     with file.open("rb") as source:
         for found in _batches(source):
             if isinstance(found, _Stop):
-                stop = found
+                stop = None if _is_room(source, found) else found
+                blank_bytes = found.rest_bytes if stop is None else 0
                 break
             is_gap = next_offset not in (None, found.entry.base_offset)
             is_gapless = is_gapless and not is_gap
@@ -47,7 +50,11 @@ def dump(ctx: click.Context, file: Path, with_records: bool, as_json: bool) -> N
                 break
     if not as_json:
         summary = f"{count(batch_count, 'batch')}, {count(record_count, 'record')}"
+        if blank_bytes:
+            summary += f"; {blank_bytes:,} blank bytes follow"
         click.echo(summary + ("" if is_gapless else "; offsets do not follow each other"))
+    elif blank_bytes:
+        print_json({"blank_bytes": blank_bytes})
     if stop is not None:
         _show_stop(stop, file, as_json=as_json)
     if stop is not None or not is_gapless:
@@ -92,6 +99,14 @@ def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop]:
                 reason = f"the last batch needs {needed:,} bytes and is cut off"
                 yield _Stop(position, size - position, reason)
             return
+
+
+def _is_room(source: IO[bytes], stop: _Stop) -> bool:
+    """Whether nothing but zeros follows, which is held ready for the next batches."""
+    from firnmq.disk.files import is_blank
+
+    source.seek(stop.position)
+    return all(map(is_blank, iter(lambda: source.read(_CHUNK_BYTES), b"")))
 
 
 def _show(found: _Batch, *, with_records: bool, as_json: bool, is_gap: bool) -> _Stop | None:

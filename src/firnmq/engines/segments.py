@@ -209,6 +209,13 @@ class SegmentBytes(Protocol):
     def sync(self) -> None:
         """Makes what was appended durable, as far as the medium does that by itself."""
 
+    def make_room(self, position: int) -> bool:
+        """After a small durable append that ended here: makes the next ones cheaper if the medium
+        can, by what it holds ready beyond the end. Returns whether there is such room now."""
+
+    def give_back_room(self, position: int, *, durable: bool) -> None:
+        """Ends at the position again, with nothing held ready beyond it."""
+
     def read(self, position: int, size: int) -> list[Buffer]:
         """Bytes from a batch border on, about `size` of them, in one or more buffers.
 
@@ -225,7 +232,7 @@ class SegmentBytes(Protocol):
         """The last batch border before the offset that is known without reading, or `point`."""
 
     def length(self) -> int:
-        """Bytes there are, synced or not."""
+        """Bytes there are, synced or not, with the room beyond the end."""
 
     def truncate(self, length: int) -> None:
         """Cuts to a batch border, durably."""

@@ -139,11 +139,15 @@ class CrashFiles(FileCache):
             super().sync(path)
             self._cut.note_synced(path)
 
-    def truncate(self, path: str, length: int) -> None:
+    def write_ahead(self, path: str, position: int, size: int) -> None:
+        self.write_at(path, (bytes(size),), position, durable=True)
+
+    def truncate(self, path: str, length: int, *, durable: bool = True) -> None:
         with self._cut.lock:
             self._cut.step()
-            super().truncate(path, length)
-            self._cut.note_synced(path)
+            super().truncate(path, length, durable=durable)
+            if durable:
+                self._cut.note_synced(path)
 
     def remove(self, path: str) -> None:
         with self._cut.lock:

@@ -5,17 +5,22 @@ A segment in its other slot, after compaction, is `{shard}/{base_offset:020d}-1.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from firnmq.disk import FileCache, FileRange, remove_tree
-from firnmq.disk.files import Buffer
+from firnmq.disk.files import BLANK_BYTES_MAX, Buffer
 from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta, SegmentState
 from firnmq.engines.state import ShardSpec
 from firnmq.index import Point
 
 _BASE_DIGITS = 20
+
+ROOM_BYTES_MIN = 32 * 1024
+"""A file gets half of its length as room, so one of less than twice this has none."""
+_NO_ROOM_EVER = -1
 
 
 class PartitionPerFile:
@@ -61,9 +66,13 @@ def _base_name(meta: SegmentMeta) -> str:
 
 
 class FileBytes:
-    """A segment's bytes in a file of its own; made at the first append. A SegmentBytes."""
+    """A segment's bytes in a file of its own; made at the first append. A SegmentBytes.
 
-    __slots__ = ("_files", "_path")
+    While small appends come one by one, each to be durable, zeros are written ahead of them
+    ("room"), from which the file is freed before it is sealed.
+    """
+
+    __slots__ = ("_files", "_path", "_room_end")
 
     is_memory: ClassVar[bool] = False
     is_file: ClassVar[bool] = True
@@ -71,6 +80,8 @@ class FileBytes:
     def __init__(self, files: FileCache, path: str) -> None:
         self._files = files
         self._path = path  # Text, since a Path costs ten times the memory and shards are many.
+        self._room_end = 0
+        """Up to where the file is known to have blocks; below the end, if it has no room."""
 
     @property
     def where(self) -> str:
@@ -86,6 +97,28 @@ class FileBytes:
 
     def sync(self) -> None:
         self._files.sync(self._path)
+
+    def make_room(self, position: int) -> bool:
+        size = min(BLANK_BYTES_MAX, position // 2)
+        if size < ROOM_BYTES_MIN or self._room_end == _NO_ROOM_EVER:
+            return False
+        if self._room_end - position < size // 4:
+            start = max(self._room_end, position)
+            try:
+                self._files.write_ahead(self._path, start, size)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self._files.truncate(self._path, position)
+                self._room_end = _NO_ROOM_EVER  # What is left of the disk is for records.
+                return False
+            self._room_end = start + size
+        return True
+
+    def give_back_room(self, position: int, *, durable: bool) -> None:
+        if self._room_end > position:
+            self._files.truncate(self._path, position, durable=durable)
+            self._room_end = 0
 
     def read(self, position: int, size: int) -> list[Buffer]:
         try:
@@ -114,6 +147,7 @@ class FileBytes:
     def truncate(self, length: int) -> None:
         if self._files.length(self._path) is not None:
             self._files.truncate(self._path, length)
+            self._room_end = 0
 
     def drop(self) -> None:
         self._files.remove(self._path)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from firnmq.config import Durability
+from firnmq.disk.files import is_blank
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.backend import Backend
@@ -189,7 +191,10 @@ def _recover_tail(
     scan = _TailScan(spec, backend, segment, checkpoint, producers, opened)
     scan.run(limit)
     tail = scan.tail
+    cut_bytes = 0
     if length > tail.position:
+        if not _is_room(spec, segment, tail.position, length):
+            cut_bytes = length - tail.position
         segment.bytes.truncate(tail.position)
     elif scan.scanned_bytes:
         segment.bytes.sync()  # Bytes found in the page cache may not be on the device yet.
@@ -201,7 +206,22 @@ def _recover_tail(
         scan.run(tail.position)
         tail = scan.tail
     scan.finish()
-    return tail, scan.scanned_bytes, max(length - tail.position, 0)
+    return tail, scan.scanned_bytes, cut_bytes
+
+
+def _is_room(spec: ShardSpec, segment: Segment, position: int, length: int) -> bool:
+    """Whether all that follows the last batch was written ahead of batches that never came.
+
+    Where appends are not synced, zeros are what a power cut leaves of them.
+    """
+    if spec.config.durability is not Durability.FSYNC:
+        return False
+    while position < length:
+        for buffer in segment.bytes.read(position, min(CHUNK_BYTES, length - position)):
+            if not buffer or not is_blank(buffer):
+                return False
+            position += len(buffer)
+    return True
 
 
 def _open_before(segments: tuple[Segment, ...]) -> tuple[OpenTransaction, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from weakref import WeakSet
 
 from firnmq.config import Durability
@@ -10,6 +11,9 @@ from firnmq.disk import Settlement, Turn
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
+
+_SMALL_TURN_BYTES = 32 * 1024
+"""Up to here the file system's own part of a durable append is most of it."""
 
 
 class LogTurnHandler:
@@ -22,6 +26,10 @@ class LogTurnHandler:
         self._left_to_system: WeakSet[ShardLog] = WeakSet()
         """Those whose sync is never due: housekeeping syncs them, and closing does. One that is
         deleted or opened anew is nobody's any more, and goes."""
+        self._after_small: list[ShardLog] = []
+        """Logs to which the last turn made a small durable append."""
+        self._with_room: WeakSet[ShardLog] = WeakSet()
+        """Those that hold something ready for the next one."""
 
     def run(self, turn: Turn[Append]) -> None:
         by_log: dict[ShardLog, list[Append]] = {}
@@ -42,7 +50,9 @@ class LogTurnHandler:
                 log.lock.release()
 
     def tick(self) -> float | None:
-        """Syncs logs whose interval has passed."""
+        """Makes room for the next small appends, and syncs logs whose interval has passed."""
+        while self._after_small:
+            self._make_room(self._after_small.pop())
         if not self._unsynced:
             return None
         now = time.monotonic()
@@ -60,6 +70,9 @@ class LogTurnHandler:
                 self._sync_quietly(log)
         self._unsynced.clear()
         self._left_to_system.clear()
+        for log in self._with_room:
+            with log.lock:
+                _give_back_room(log)
 
     def _run_locked(self, turn: Turn[Append], by_log: dict[ShardLog, list[Append]]) -> None:
         settlement = turn.settlement
@@ -69,10 +82,16 @@ class LogTurnHandler:
                 for request in requests:
                     settlement.fail(request.ticket, log.refusal)
                 continue
+            position = log.tail.position
             try:
                 log.stage(requests)
                 if log.wants_sync:
                     log.sync()
+                    if (
+                        0 < log.tail.position - position <= _SMALL_TURN_BYTES
+                        and log.spec.config.durability is Durability.FSYNC
+                    ):
+                        self._after_small.append(log)
                 staged.append(log)
             except STORAGE_ERRORS as error:
                 _fail(settlement, log, requests, error)
@@ -92,6 +111,17 @@ class LogTurnHandler:
                 assert request.appended is not None
                 settlement.resolve(request.ticket, request.appended)
             log.watchers.wake(settlement)  # Last: whoever appended need not wait for readers.
+
+    def _make_room(self, log: ShardLog) -> None:
+        """While nobody waits for this turn any more. A failure closes the shard, as a failed sync
+        does: what the device has of the file is in doubt."""
+        with log.lock:
+            if log.refusal is None:
+                try:
+                    if log.tail.segment.bytes.make_room(log.tail.position):
+                        self._with_room.add(log)
+                except OSError as error:
+                    log.fail(error)
 
     def _note_unsynced(self, log: ShardLog) -> None:
         config = log.spec.config
@@ -114,6 +144,14 @@ class LogTurnHandler:
             log.publish()
         except STORAGE_ERRORS as error:
             log.fail(error)
+
+
+def _give_back_room(log: ShardLog) -> None:
+    """So that a file of a store at rest ends with its last batch. If that fails, the next opening
+    does it."""
+    if log.refusal is None:
+        with suppress(OSError):
+            log.tail.segment.bytes.give_back_room(log.tail.position, durable=False)
 
 
 def _fail(
