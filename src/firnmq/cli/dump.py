@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1024 * 1024
 _TRUNCATED = "truncated"
+_HEAD_BYTES = 12
+"""A batch's base offset and length, which are not both zero."""
 
 
 @click.command()
@@ -36,9 +38,11 @@ def dump(ctx: click.Context, file: Path, with_records: bool, as_json: bool) -> N
     next_offset: int | None = None
     with file.open("rb") as source:
         for found in _batches(source):
+            if isinstance(found, _Room):
+                blank_bytes = found.size
+                break
             if isinstance(found, _Stop):
-                stop = None if _is_room(source, found) else found
-                blank_bytes = found.rest_bytes if stop is None else 0
+                stop = found
                 break
             is_gap = next_offset not in (None, found.entry.base_offset)
             is_gapless = is_gapless and not is_gap
@@ -75,7 +79,14 @@ class _Stop(NamedTuple):
     reason: str
 
 
-def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop]:
+class _Room(NamedTuple):
+    """Zeros up to the end, where the next batches will be."""
+
+    size: int
+
+
+def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop | _Room]:
+    from firnmq.disk.files import is_blank
     from firnmq.record import walk
 
     size = Path(source.name).stat().st_size
@@ -91,6 +102,17 @@ def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop]:
         del pending[: found.valid_end]
         position += found.valid_end
         needed = found.needed_bytes
+        is_at_end = found.reason not in (None, _TRUNCATED) or not chunk
+        if is_at_end and position and pending and is_blank(pending):
+            blank_bytes = _blank_bytes(source, position)
+            source.seek(position)
+            if blank_bytes:
+                yield _Room(blank_bytes)
+                return
+            if not is_blank(source.read(_HEAD_BYTES)):  # A batch was written there just now.
+                source.seek(position)
+                pending.clear()
+                continue
         if found.reason not in (None, _TRUNCATED):
             yield _Stop(position, size - position, found.reason)
             return
@@ -101,12 +123,17 @@ def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop]:
             return
 
 
-def _is_room(source: IO[bytes], stop: _Stop) -> bool:
-    """Whether nothing but zeros follows, which is held ready for the next batches."""
+def _blank_bytes(source: IO[bytes], position: int) -> int:
+    """How many zeros there are from here to the end; 0 if anything else is among them."""
     from firnmq.disk.files import is_blank
 
-    source.seek(stop.position)
-    return all(map(is_blank, iter(lambda: source.read(_CHUNK_BYTES), b"")))
+    source.seek(position)
+    size = 0
+    while chunk := source.read(_CHUNK_BYTES):
+        if not is_blank(chunk):
+            return 0
+        size += len(chunk)
+    return size
 
 
 def _show(found: _Batch, *, with_records: bool, as_json: bool, is_gap: bool) -> _Stop | None:

@@ -93,7 +93,7 @@ class FileCache:
         the content of blocks that the file has: the file system then has nothing of its own to
         write, and the device is waited for twice less."""
         file = self._open(path)
-        _write_all(file.fd, (_BLANK[:size],), position, _WRITE_DURABLY)
+        self._written_bytes += _write_all(file.fd, (_BLANK[:size],), position, _WRITE_DURABLY)
         if not _WRITE_DURABLY:
             os.fdatasync(file.fd)
         self._sync_count += 1
@@ -135,7 +135,7 @@ class FileCache:
         self._sync_count += 1
 
     def truncate(self, path: str, length: int, *, durable: bool = True) -> None:
-        """Cuts the file and makes the cut durable, unless it does not matter."""
+        """Cuts the file, durably unless the next sync will do."""
         file = self._open(path)
         os.ftruncate(file.fd, length)
         if durable:

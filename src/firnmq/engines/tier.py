@@ -111,7 +111,7 @@ class Unreachable:
     def make_room(self, position: int) -> bool:
         self._refuse()
 
-    def give_back_room(self, position: int, *, durable: bool) -> None:
+    def give_back_room(self, position: int) -> None:
         self._refuse()
 
     def read(self, position: int, size: int) -> list[Buffer]:

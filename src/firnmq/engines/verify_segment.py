@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from firnmq.config import Durability
 from firnmq.disk import KeyValueStore
 from firnmq.disk.files import Buffer, is_blank
 from firnmq.engines.findings import FindingKind, Notes
 from firnmq.engines.layouts.partition_per_file import FileBytes
+from firnmq.engines.room import may_be_room
 from firnmq.engines.segments import Medium, Segment, SegmentGone
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED, first_misplaced
@@ -314,14 +314,14 @@ class SegmentCheck:
         self._note(FindingKind.BATCH, reason, position)
 
     def _judge_rest(self, rest: Buffer) -> None:
-        """What follows the last batch of an active segment is blank if it was written ahead, which
-        is done where appends are synced; elsewhere zeros are what a power cut leaves of them."""
+        """What follows the last batch of an active segment is blank if it was written ahead."""
         position = self._tail_position
         if position is None:
             return
-        has_room = self._is_tail(position) and self._spec.config.durability is Durability.FSYNC
+        size = self._limit - position
+        has_room = self._is_tail(position) and may_be_room(self._spec.config, position, size)
         if not (has_room and is_blank(rest)):
-            self._bad_end(position, self._limit - position)
+            self._bad_end(position, size)
             self._tail_position = None  # Once is enough.
 
     def _bad_end(self, position: int, size: int) -> None:

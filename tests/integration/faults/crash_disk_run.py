@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from firnmq.engines.layouts import partition_per_file
+from firnmq.engines import room
 from firnmq.server import LocalStore, Store
 from firnmq.testing import CrashFiles, CrashKeyValueStore, CrashMetaStore, PowerCut
 from tests.integration.faults.ledger import Ledger
@@ -52,7 +52,7 @@ class _LedgerReporter(Reporter):
 
 def crash_disk_run(directory: Path, seed: int) -> None:
     """Works, cuts the power, compares what is left, and goes on from there, a few times."""
-    with patch.object(partition_per_file, "ROOM_BYTES_MIN", ROOM_BYTES_MIN):
+    with patch.object(room, "ROOM_BYTES_MIN", ROOM_BYTES_MIN):
         _run(directory, seed)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from firnmq.config import StoreConfig
-from firnmq.engines.layouts import partition_per_file
+from firnmq.engines import room
 from firnmq.errors import OffsetOutOfRange
 from firnmq.server import LocalStore, Store, TopicHandle
 from tests.integration.faults.ledger import key_of, record_of
@@ -211,7 +211,7 @@ def make_topics(store: Store) -> None:
 
 def run(descriptor: int, path: str, seed: int, cycle: int, step_count: int) -> None:
     """Works until killed or until every thread has done its steps, then closes the store."""
-    partition_per_file.ROOM_BYTES_MIN = ROOM_BYTES_MIN
+    room.ROOM_BYTES_MIN = ROOM_BYTES_MIN
     reporter = Reporter(descriptor)
     reporter.say("opening")
     store = open_busy_store(Path(path))

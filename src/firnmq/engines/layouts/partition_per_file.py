@@ -5,22 +5,18 @@ A segment in its other slot, after compaction, is `{shard}/{base_offset:020d}-1.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from firnmq.disk import FileCache, FileRange, remove_tree
-from firnmq.disk.files import BLANK_BYTES_MAX, Buffer
+from firnmq.disk.files import Buffer
+from firnmq.engines.room import least_left, room_bytes
 from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta, SegmentState
 from firnmq.engines.state import ShardSpec
 from firnmq.index import Point
 
 _BASE_DIGITS = 20
-
-ROOM_BYTES_MIN = 32 * 1024
-"""A file gets half of its length as room, so one of less than twice this has none."""
-_NO_ROOM_EVER = -1
 
 
 class PartitionPerFile:
@@ -99,25 +95,17 @@ class FileBytes:
         self._files.sync(self._path)
 
     def make_room(self, position: int) -> bool:
-        size = min(BLANK_BYTES_MAX, position // 2)
-        if size < ROOM_BYTES_MIN or self._room_end == _NO_ROOM_EVER:
+        size = room_bytes(position)
+        if size == 0 or self._room_end - position >= least_left(size):
             return False
-        if self._room_end - position < size // 4:
-            start = max(self._room_end, position)
-            try:
-                self._files.write_ahead(self._path, start, size)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                self._files.truncate(self._path, position)
-                self._room_end = _NO_ROOM_EVER  # What is left of the disk is for records.
-                return False
-            self._room_end = start + size
+        start = max(self._room_end, position)
+        self._room_end = start + size  # As far as it may get.
+        self._files.write_ahead(self._path, start, size)
         return True
 
-    def give_back_room(self, position: int, *, durable: bool) -> None:
+    def give_back_room(self, position: int) -> None:
         if self._room_end > position:
-            self._files.truncate(self._path, position, durable=durable)
+            self._files.truncate(self._path, position, durable=False)
             self._room_end = 0
 
     def read(self, position: int, size: int) -> list[Buffer]:

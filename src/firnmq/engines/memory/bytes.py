@@ -58,7 +58,7 @@ class MemoryBytes:
     def make_room(self, position: int) -> bool:
         return False
 
-    def give_back_room(self, position: int, *, durable: bool) -> None:
+    def give_back_room(self, position: int) -> None:
         """There is none."""
 
     def read(self, position: int, size: int) -> list[Buffer]:

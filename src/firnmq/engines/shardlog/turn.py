@@ -8,12 +8,14 @@ from weakref import WeakSet
 
 from firnmq.config import Durability
 from firnmq.disk import Settlement, Turn
+from firnmq.engines.room import SMALL_TURN_BYTES
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
+from firnmq.errors import DiskFull, storage_failure
 
-_SMALL_TURN_BYTES = 32 * 1024
-"""Up to here the file system's own part of a durable append is most of it."""
+_FULL_PAUSE_S = 60.0
+"""After a disk was full, what is left of it is for records for so long."""
 
 
 class LogTurnHandler:
@@ -30,6 +32,9 @@ class LogTurnHandler:
         """Logs to which the last turn made a small durable append."""
         self._with_room: WeakSet[ShardLog] = WeakSet()
         """Those that hold something ready for the next one."""
+        self._is_full = False
+        """The disk was, in the last turn; the room of all logs is to be given back."""
+        self._no_room_until = 0.0
 
     def run(self, turn: Turn[Append]) -> None:
         by_log: dict[ShardLog, list[Append]] = {}
@@ -53,6 +58,8 @@ class LogTurnHandler:
         """Makes room for the next small appends, and syncs logs whose interval has passed."""
         while self._after_small:
             self._make_room(self._after_small.pop())
+        if self._is_full:
+            self._give_back_rooms()
         if not self._unsynced:
             return None
         now = time.monotonic()
@@ -70,9 +77,7 @@ class LogTurnHandler:
                 self._sync_quietly(log)
         self._unsynced.clear()
         self._left_to_system.clear()
-        for log in self._with_room:
-            with log.lock:
-                _give_back_room(log)
+        self._give_back_rooms()
 
     def _run_locked(self, turn: Turn[Append], by_log: dict[ShardLog, list[Append]]) -> None:
         settlement = turn.settlement
@@ -88,13 +93,15 @@ class LogTurnHandler:
                 if log.wants_sync:
                     log.sync()
                     if (
-                        0 < log.tail.position - position <= _SMALL_TURN_BYTES
+                        0 < log.tail.position - position <= SMALL_TURN_BYTES
+                        and log.tail.segment.bytes.is_file
                         and log.spec.config.durability is Durability.FSYNC
                     ):
                         self._after_small.append(log)
                 staged.append(log)
             except STORAGE_ERRORS as error:
                 _fail(settlement, log, requests, error)
+                self._is_full = self._is_full or isinstance(log.refusal, DiskFull)
         try:
             self._backend.commit(staged)
         except STORAGE_ERRORS as error:
@@ -114,14 +121,39 @@ class LogTurnHandler:
 
     def _make_room(self, log: ShardLog) -> None:
         """While nobody waits for this turn any more. A failure closes the shard, as a failed sync
-        does: what the device has of the file is in doubt."""
-        with log.lock:
-            if log.refusal is None:
-                try:
-                    if log.tail.segment.bytes.make_room(log.tail.position):
-                        self._with_room.add(log)
-                except OSError as error:
+        does: what the device has of the file is in doubt. A full disk is no such failure."""
+        if not log.lock.acquire(blocking=False):
+            return  # It would be nice to have; others wait for this worker too.
+        try:
+            # One that has failed may have been opened anew, and its end is elsewhere by now.
+            if log.refusal is not None or time.monotonic() < self._no_room_until:
+                return
+            content, position = log.tail.segment.bytes, log.tail.position
+            try:
+                if content.make_room(position):
+                    self._with_room.add(log)
+            except OSError as error:
+                if not isinstance(storage_failure(log.spec.name, error), DiskFull):
                     log.fail(error)
+                    return
+                self._is_full = True
+                try:
+                    content.give_back_room(position)
+                except OSError as refused:
+                    log.fail(refused)
+        finally:
+            log.lock.release()
+
+    def _give_back_rooms(self) -> None:
+        """So that a file of a store at rest ends with its last batch, and that a full disk has the
+        room of all. What cannot be given back now is cut off at the next opening or roll."""
+        self._is_full = False
+        self._no_room_until = time.monotonic() + _FULL_PAUSE_S
+        for log in list(self._with_room):
+            with log.lock, suppress(OSError):
+                if log.refusal is None:
+                    log.tail.segment.bytes.give_back_room(log.tail.position)
+        self._with_room.clear()
 
     def _note_unsynced(self, log: ShardLog) -> None:
         config = log.spec.config
@@ -144,14 +176,6 @@ class LogTurnHandler:
             log.publish()
         except STORAGE_ERRORS as error:
             log.fail(error)
-
-
-def _give_back_room(log: ShardLog) -> None:
-    """So that a file of a store at rest ends with its last batch. If that fails, the next opening
-    does it."""
-    if log.refusal is None:
-        with suppress(OSError):
-            log.tail.segment.bytes.give_back_room(log.tail.position, durable=False)
 
 
 def _fail(
