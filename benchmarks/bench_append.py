@@ -2,8 +2,11 @@
 
 import asyncio
 import itertools
+import os
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import firnmq
@@ -105,6 +108,47 @@ def append_durable(run: Run) -> Measured:
             "threads_plain_values_mb_s": median(plain),
         },
     )
+
+
+@benchmark("append_alone", unit="ms", bar=Bar.none(), better=Better.LOWER)
+def append_alone(run: Run) -> Measured:
+    """One record of 1 KiB at a time, each durable before the next: the median of a round.
+
+    The baseline is the least that a log without room does: one call that writes and syncs as many
+    bytes at the end of a file.
+    """
+    record = NewRecord(value=values(1)[0])
+    with firnmq.open(run.scratch() / "store") as store:
+        topic = store.create_topic("t")
+        length = 0
+
+        def ours() -> float:
+            nonlocal length
+            before = topic.status().length_bytes
+            figures = [_timed(partial(topic.append, record)) for _ in range(_SINGLE_APPENDS)]
+            length = (topic.status().length_bytes - before) // _SINGLE_APPENDS
+            return median(figures) * 1000
+
+        bare = run.scratch() / "bare"
+        with bare.open("wb", buffering=0) as file:
+
+            def baseline() -> float:
+                data = (values(1, length)[0],)
+                position = file.seek(0, os.SEEK_END)
+                figures = []
+                for _ in range(_SINGLE_APPENDS):
+                    write = partial(os.pwritev, file.fileno(), data, position, os.RWF_DSYNC)
+                    figures.append(_timed(write))
+                    position += length
+                return median(figures) * 1000
+
+            return run.alternate(ours=ours, baseline=baseline, rounds=7)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 @benchmark("group_commit", unit="records/sync", bar=Bar.value_at_least(200))

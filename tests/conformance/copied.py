@@ -115,6 +115,12 @@ class CopiedBytes:
     def sync(self) -> None:
         raise AssertionError("nobody syncs a copy")
 
+    def make_room(self, position: int) -> bool:
+        return False
+
+    def give_back_room(self, position: int) -> None:
+        """There is none."""
+
     def read(self, position: int, size: int) -> list[Buffer]:
         return [self._store.get(self._key).data[position : position + size]]
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1024 * 1024
 _TRUNCATED = "truncated"
+_HEAD_BYTES = 12
+"""A batch's base offset and length, which are not both zero."""
 
 
 @click.command()
@@ -26,14 +28,19 @@ def dump(ctx: click.Context, file: Path, with_records: bool, as_json: bool) -> N
     """Show the batches of a segment file.
 
     Needs no data directory and changes nothing. Stops at the first bytes that are no batch, says
-    where and why, and ends with exit code 1.
+    where and why, and ends with exit code 1. Zeros at the end are no fault: an active segment has
+    them where its next batches will be.
     """
     batch_count = record_count = 0
+    blank_bytes = 0
     stop: _Stop | None = None
     is_gapless = True
     next_offset: int | None = None
     with file.open("rb") as source:
         for found in _batches(source):
+            if isinstance(found, _Room):
+                blank_bytes = found.size
+                break
             if isinstance(found, _Stop):
                 stop = found
                 break
@@ -47,7 +54,11 @@ def dump(ctx: click.Context, file: Path, with_records: bool, as_json: bool) -> N
                 break
     if not as_json:
         summary = f"{count(batch_count, 'batch')}, {count(record_count, 'record')}"
+        if blank_bytes:
+            summary += f"; {blank_bytes:,} blank bytes follow"
         click.echo(summary + ("" if is_gapless else "; offsets do not follow each other"))
+    elif blank_bytes:
+        print_json({"blank_bytes": blank_bytes})
     if stop is not None:
         _show_stop(stop, file, as_json=as_json)
     if stop is not None or not is_gapless:
@@ -68,7 +79,14 @@ class _Stop(NamedTuple):
     reason: str
 
 
-def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop]:
+class _Room(NamedTuple):
+    """Zeros up to the end, where the next batches will be."""
+
+    size: int
+
+
+def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop | _Room]:
+    from firnmq.disk.files import is_blank
     from firnmq.record import walk
 
     size = Path(source.name).stat().st_size
@@ -84,6 +102,17 @@ def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop]:
         del pending[: found.valid_end]
         position += found.valid_end
         needed = found.needed_bytes
+        is_at_end = found.reason not in (None, _TRUNCATED) or not chunk
+        if is_at_end and position and pending and is_blank(pending):
+            blank_bytes = _blank_bytes(source, position)
+            source.seek(position)
+            if blank_bytes:
+                yield _Room(blank_bytes)
+                return
+            if not is_blank(source.read(_HEAD_BYTES)):  # A batch was written there just now.
+                source.seek(position)
+                pending.clear()
+                continue
         if found.reason not in (None, _TRUNCATED):
             yield _Stop(position, size - position, found.reason)
             return
@@ -92,6 +121,19 @@ def _batches(source: IO[bytes]) -> Iterator[_Batch | _Stop]:
                 reason = f"the last batch needs {needed:,} bytes and is cut off"
                 yield _Stop(position, size - position, reason)
             return
+
+
+def _blank_bytes(source: IO[bytes], position: int) -> int:
+    """How many zeros there are from here to the end; 0 if anything else is among them."""
+    from firnmq.disk.files import is_blank
+
+    source.seek(position)
+    size = 0
+    while chunk := source.read(_CHUNK_BYTES):
+        if not is_blank(chunk):
+            return 0
+        size += len(chunk)
+    return size
 
 
 def _show(found: _Batch, *, with_records: bool, as_json: bool, is_gap: bool) -> _Stop | None:

@@ -143,7 +143,7 @@ class SurveyedSegment:
     end_offset: int
     length: int
     path: str | None
-    """A file that holds exactly its bytes, if there is one."""
+    """A file that begins with its bytes, if there is one; that of a sealed one has no others."""
     index: SegmentIndex
 
 

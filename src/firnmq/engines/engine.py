@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 from firnmq.clock import Clock
-from firnmq.config import TopicConfig
+from firnmq.config import Durability, TopicConfig
 from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines import tiered
@@ -190,6 +190,9 @@ class LogEngine:
             log = self._logs.get(shard)
             if log is not None:
                 with log.lock:
+                    if log.refusal is None and config.durability is not Durability.FSYNC:
+                        tail = log.tail
+                        tail.segment.bytes.give_back_room(tail.position)
                     log.spec = spec
 
     # Writing ------------------------------------------------------------------------------------

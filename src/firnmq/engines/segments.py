@@ -184,7 +184,8 @@ class Rows:
 
 
 class SegmentBytes(Protocol):
-    """Where a segment's bytes are kept: exactly its batches, one after the other.
+    """Where a segment's bytes are kept: its batches, one after the other, and maybe some room
+    behind the last.
 
     One appender at a time; readers at any time, below the published length.
     """
@@ -209,6 +210,14 @@ class SegmentBytes(Protocol):
     def sync(self) -> None:
         """Makes what was appended durable, as far as the medium does that by itself."""
 
+    def make_room(self, position: int) -> bool:
+        """After a small durable append that ended here: makes the next ones cheaper if the medium
+        can, by what it holds ready beyond the end. Returns whether it has added to that."""
+
+    def give_back_room(self, position: int) -> None:
+        """Ends at the position again, with nothing held ready beyond it; durable with the next
+        `sync`."""
+
     def read(self, position: int, size: int) -> list[Buffer]:
         """Bytes from a batch border on, about `size` of them, in one or more buffers.
 
@@ -225,7 +234,7 @@ class SegmentBytes(Protocol):
         """The last batch border before the offset that is known without reading, or `point`."""
 
     def length(self) -> int:
-        """Bytes there are, synced or not."""
+        """Bytes there are, synced or not, with the room beyond the end."""
 
     def truncate(self, length: int) -> None:
         """Cuts to a batch border, durably."""

@@ -108,6 +108,12 @@ class Unreachable:
     def sync(self) -> None:
         self._refuse()
 
+    def make_room(self, position: int) -> bool:
+        self._refuse()
+
+    def give_back_room(self, position: int) -> None:
+        self._refuse()
+
     def read(self, position: int, size: int) -> list[Buffer]:
         self._refuse()
 

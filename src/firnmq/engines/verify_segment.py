@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firnmq.disk import KeyValueStore
-from firnmq.disk.files import Buffer
+from firnmq.disk.files import Buffer, is_blank
 from firnmq.engines.findings import FindingKind, Notes
 from firnmq.engines.layouts.partition_per_file import FileBytes
+from firnmq.engines.room import may_be_room
 from firnmq.engines.segments import Medium, Segment, SegmentGone
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED, first_misplaced
@@ -95,6 +96,8 @@ class SegmentCheck:
         self._is_walked = True
         """Every batch so far was good: what the indexes must hold is known."""
         self._gave_up = False
+        self._tail_position: int | None = None
+        """Where batches end, and all that follows is still blank."""
         self.end_offset = segment.meta.base_offset
 
     @property
@@ -195,11 +198,13 @@ class SegmentCheck:
                 del pending[:taken]
                 position += taken
             if self._gave_up:
+                self._judge_rest(pending)
                 position += len(pending)
                 pending.clear()
             yield len(buffer)
         if pending and not self._gave_up:
-            self._bad_end(position, len(pending))
+            self._tail_position = position
+            self._judge_rest(pending)
         if self._length == 0:
             self._mark(0)
 
@@ -225,7 +230,7 @@ class SegmentCheck:
                 return taken, found.needed_bytes
             at = position + taken
             if self._is_tail(at):
-                self._bad_end(at, self._length - at)
+                self._tail_position = at
                 self._gave_up = True
                 return taken, 0
             wanted = min(parse_header(pending, taken).size_bytes + _JUDGED_BYTES, self._limit - at)
@@ -307,6 +312,17 @@ class SegmentCheck:
             reason += " (the segment's indexes are not compared)"
         self._is_walked = False
         self._note(FindingKind.BATCH, reason, position)
+
+    def _judge_rest(self, rest: Buffer) -> None:
+        """What follows the last batch of an active segment is blank if it was written ahead."""
+        position = self._tail_position
+        if position is None:
+            return
+        size = self._limit - position
+        has_room = self._is_tail(position) and may_be_room(self._spec.config, position, size)
+        if not (has_room and is_blank(rest)):
+            self._bad_end(position, size)
+            self._tail_position = None  # Once is enough.
 
     def _bad_end(self, position: int, size: int) -> None:
         if self._is_tail(position):

@@ -79,6 +79,14 @@ class PowerCut:
         """RocksDB's write-ahead logs with their lengths."""
         return {path.name: path.stat().st_size for path in (self._source / "db").glob("*.log")}
 
+    def _database_files(self) -> dict[str, int] | None:
+        """All but the logs, with their lengths; None if one went just now."""
+        try:
+            files = [each for each in (self._source / "db").iterdir() if each.suffix != ".log"]
+            return {each.name: each.stat().st_size for each in files}
+        except FileNotFoundError:
+            return None
+
     def note_logs_synced(self, lengths: dict[str, int]) -> None:
         self._log_bytes.update(lengths)
 
@@ -97,9 +105,20 @@ class PowerCut:
         return bytes(left)
 
     def _copy_database(self) -> None:
-        """Tables and the manifest are synced by RocksDB itself; its logs only when asked to."""
+        """Tables and the manifest are synced by RocksDB itself; its logs only when asked to.
+
+        It works on them in threads of its own: they are copied until nothing changed meanwhile.
+        """
         target = self._remains / "db"
-        shutil.copytree(self._source / "db", target, ignore=shutil.ignore_patterns("LOCK"))
+        while True:
+            before = self._database_files()
+            try:
+                shutil.copytree(self._source / "db", target, ignore=shutil.ignore_patterns("LOCK"))
+                if before is not None and self._database_files() == before:
+                    break
+            except (shutil.Error, FileNotFoundError):
+                pass  # A table went while it was copied.
+            shutil.rmtree(target, ignore_errors=True)
         for name, length in self.database_logs().items():
             copied = min(length, (target / name).stat().st_size)
             os.truncate(
@@ -139,11 +158,15 @@ class CrashFiles(FileCache):
             super().sync(path)
             self._cut.note_synced(path)
 
-    def truncate(self, path: str, length: int) -> None:
+    def write_ahead(self, path: str, position: int, size: int) -> None:
+        self.write_at(path, (bytes(size),), position, durable=True)
+
+    def truncate(self, path: str, length: int, *, durable: bool = True) -> None:
         with self._cut.lock:
             self._cut.step()
-            super().truncate(path, length)
-            self._cut.note_synced(path)
+            super().truncate(path, length, durable=durable)
+            if durable:
+                self._cut.note_synced(path)
 
     def remove(self, path: str) -> None:
         with self._cut.lock:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from firnmq.errors import FirnError, StoreError
+from firnmq.testing.idle import idle_command
 from firnmq.tiering.stores import StoreOptions, open_store
 
 ACCESS_KEY = "tierkey"
@@ -45,11 +46,11 @@ class SeaweedServer:
         *,
         bucket: str = "tier",
         table_bucket: str = "",
-        niceness: int = 0,
+        runs_elsewhere: bool = False,
     ) -> None:
-        """`niceness` above 0 lets others have the processors first, as if it ran elsewhere."""
+        """With `runs_elsewhere` it only gets the processors that nobody else wants."""
         self.bucket = bucket
-        self._niceness = niceness
+        self._runs_elsewhere = runs_elsewhere
         self._directory = directory
         self._table_bucket = table_bucket
         directory.mkdir(parents=True, exist_ok=True)
@@ -141,7 +142,7 @@ class SeaweedServer:
             *("admin.port", "admin.port.grpc"),
         )
         return [
-            *("nice", "-n", str(self._niceness)),
+            *(idle_command() if self._runs_elsewhere else ()),
             _program(),
             "-logtostderr=true",
             "mini",

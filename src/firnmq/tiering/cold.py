@@ -195,6 +195,12 @@ class ColdBytes:
     def sync(self) -> None:
         """The store has done that."""
 
+    def make_room(self, position: int) -> bool:
+        return False
+
+    def give_back_room(self, position: int) -> None:
+        """There is none."""
+
     def read(self, position: int, size: int) -> list[Buffer]:
         try:
             data = self._storage.read(self, position, size)

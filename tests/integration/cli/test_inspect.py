@@ -118,13 +118,24 @@ def test_dump_stops_at_a_damaged_batch_and_says_so(firn, documents, filled, tmp_
     assert stop["stopped_at"] == len(first)
 
 
-@pytest.mark.parametrize("rest", [b"x", b"x" * 30, bytes(70)], ids=["one", "some", "zeros"])
+@pytest.mark.parametrize(
+    "rest", [b"x", b"x" * 30, bytes(70) + b"x"], ids=["one", "some", "after zeros"]
+)
 def test_dump_survives_a_torn_tail(firn, filled, rest: bytes) -> None:
     filled[0].write_bytes(filled[0].read_bytes() + rest)
     result = firn("dump", str(filled[0]))
     assert result.exit_code == 1
     assert "1 batch, 100 records" in result.stdout
     assert f"{len(rest)} bytes from there on are not shown" in result.stderr
+
+
+@pytest.mark.parametrize("size", [1, 70, 2_000_000])
+def test_dump_tells_of_room_for_more_batches(ok, documents, filled, size: int) -> None:
+    filled[0].write_bytes(filled[0].read_bytes() + bytes(size))
+    text = ok("dump", str(filled[0]))
+    assert text.endswith(f"1 batch, 100 records; {size:,} blank bytes follow\n")
+    batch, room = documents("dump", str(filled[0]))
+    assert (batch["record_count"], room) == (100, {"blank_bytes": size})
 
 
 def test_dump_of_a_cut_batch(firn, filled) -> None:

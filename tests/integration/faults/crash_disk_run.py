@@ -6,11 +6,13 @@ import random
 import shutil
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
+from firnmq.engines import room
 from firnmq.server import LocalStore, Store
 from firnmq.testing import CrashFiles, CrashKeyValueStore, CrashMetaStore, PowerCut
 from tests.integration.faults.ledger import Ledger
-from tests.integration.faults.writer import NUMBERS_PER_THREAD, Reporter, Worker
+from tests.integration.faults.writer import NUMBERS_PER_THREAD, ROOM_BYTES_MIN, Reporter, Worker
 
 _ROWS = {"storage.type": "EngineRocksDB"}
 _TOPICS: dict[str, dict[str, object]] = {
@@ -50,6 +52,11 @@ class _LedgerReporter(Reporter):
 
 def crash_disk_run(directory: Path, seed: int) -> None:
     """Works, cuts the power, compares what is left, and goes on from there, a few times."""
+    with patch.object(room, "ROOM_BYTES_MIN", ROOM_BYTES_MIN):
+        _run(directory, seed)
+
+
+def _run(directory: Path, seed: int) -> None:
     rng = random.Random(seed)
     ledger = Ledger()
     path = directory / "0"

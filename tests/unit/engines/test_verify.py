@@ -217,7 +217,11 @@ def test_bytes_behind_a_sealed_segment_are_found(tmp_path: Path) -> None:
     assert (finding.kind, finding.position) == (FindingKind.LENGTH, length)
 
 
-@pytest.mark.parametrize("rest", [b"torn", bytes(100)], ids=["short", "zeros"])
+@pytest.mark.parametrize(
+    "rest",
+    [b"torn", bytes(100), bytes(3 * 1024 * 1024), bytes(3 * 1024 * 1024) + b"!"],
+    ids=["short", "zeros", "many zeros", "more"],
+)
 def test_a_torn_tail_is_seen_as_it_is(tmp_path: Path, rest: bytes) -> None:
     with opened(tmp_path) as store:
         shard = fill(store)
@@ -226,11 +230,19 @@ def test_a_torn_tail_is_seen_as_it_is(tmp_path: Path, rest: bytes) -> None:
     file.write_bytes(file.read_bytes() + rest)
     (finding,) = check(tmp_path, shard).findings
     assert (finding.kind, finding.position) == (FindingKind.TORN_TAIL, length)
-    assert f"{len(rest)} bytes" in finding.message
+    assert f"{len(rest):,} bytes" in finding.message
     # Opening the shard for use removes it.
     with opened(tmp_path) as store:
         store.topic("t").status()
         assert store.local.verifier.verify(shard).findings == ()
+
+
+def test_zeros_behind_a_sealed_segment_are_found(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        shard = fill(store)
+    file = files(tmp_path)[0]
+    file.write_bytes(file.read_bytes() + bytes(100))
+    assert kinds(check(tmp_path, shard)) == {FindingKind.LENGTH}
 
 
 def test_orphans_are_found(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from firnmq.disk import FileCache, FileRange, remove_tree
 from firnmq.disk.files import Buffer
+from firnmq.engines.room import least_left, room_bytes
 from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta, SegmentState
 from firnmq.engines.state import ShardSpec
 from firnmq.index import Point
@@ -61,9 +62,13 @@ def _base_name(meta: SegmentMeta) -> str:
 
 
 class FileBytes:
-    """A segment's bytes in a file of its own; made at the first append. A SegmentBytes."""
+    """A segment's bytes in a file of its own; made at the first append. A SegmentBytes.
 
-    __slots__ = ("_files", "_path")
+    While small appends come one by one, each to be durable, zeros are written ahead of them
+    ("room"), from which the file is freed before it is sealed.
+    """
+
+    __slots__ = ("_files", "_path", "_room_end")
 
     is_memory: ClassVar[bool] = False
     is_file: ClassVar[bool] = True
@@ -71,6 +76,8 @@ class FileBytes:
     def __init__(self, files: FileCache, path: str) -> None:
         self._files = files
         self._path = path  # Text, since a Path costs ten times the memory and shards are many.
+        self._room_end = 0
+        """Up to where the file is known to have blocks; below the end, if it has no room."""
 
     @property
     def where(self) -> str:
@@ -86,6 +93,20 @@ class FileBytes:
 
     def sync(self) -> None:
         self._files.sync(self._path)
+
+    def make_room(self, position: int) -> bool:
+        size = room_bytes(position)
+        if size == 0 or self._room_end - position >= least_left(size):
+            return False
+        start = max(self._room_end, position)
+        self._room_end = start + size  # As far as it may get.
+        self._files.write_ahead(self._path, start, size)
+        return True
+
+    def give_back_room(self, position: int) -> None:
+        if self._room_end > position:
+            self._files.truncate(self._path, position, durable=False)
+            self._room_end = 0
 
     def read(self, position: int, size: int) -> list[Buffer]:
         try:
@@ -114,6 +135,7 @@ class FileBytes:
     def truncate(self, length: int) -> None:
         if self._files.length(self._path) is not None:
             self._files.truncate(self._path, length)
+            self._room_end = 0
 
     def drop(self) -> None:
         self._files.remove(self._path)

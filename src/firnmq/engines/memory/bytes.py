@@ -55,6 +55,12 @@ class MemoryBytes:
     def sync(self) -> None:
         """Memory promises nothing beyond the process."""
 
+    def make_room(self, position: int) -> bool:
+        return False
+
+    def give_back_room(self, position: int) -> None:
+        """There is none."""
+
     def read(self, position: int, size: int) -> list[Buffer]:
         positions, batches = self._lists
         first = bisect_right(positions, position) - 1

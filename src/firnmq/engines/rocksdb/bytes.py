@@ -48,6 +48,12 @@ class RowBytes:
     def sync(self) -> None:
         """The turn's rows are written and synced together, once, by whoever ends the turn."""
 
+    def make_room(self, position: int) -> bool:
+        return False
+
+    def give_back_room(self, position: int) -> None:
+        """There is none."""
+
     def read(self, position: int, size: int) -> list[Buffer]:
         lower = self._prefix + _POSITION.pack(position)
         rows = self._kv.items(Family.MESSAGES, lower, self._upper, max_bytes=size)

@@ -295,6 +295,7 @@ class ShardLog:
         """
         tail = self.tail
         self._hand_over()
+        tail.segment.bytes.give_back_room(tail.position)
         tail.segment.bytes.sync()
         self.synced = self._checkpoint()
         self.backend.commit([self])

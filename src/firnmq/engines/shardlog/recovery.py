@@ -7,20 +7,23 @@ sync. Sealed segments are not read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from firnmq.disk.files import is_blank
+from firnmq.engines.room import may_be_room
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED
+from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED, SegmentScan
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
-from firnmq.index import Checkpoint, IndexBuilder, RocksSegmentIndex
+from firnmq.index import Checkpoint, IndexBuilder, Point, RocksSegmentIndex
 from firnmq.record import BatchEntry, crc32c, parse_header, walk
 from firnmq.record.batch import BATCH_BYTES_MAX
 from firnmq.record.selection import OFFSET_END
@@ -180,6 +183,9 @@ def _recover_tail(
             "restore the file from a backup",
             where=segment.bytes.where,
         )
+    is_new = failed is None and segment.bytes.is_file
+    if is_new and checkpoint is not None and length > checkpoint.position > 0:
+        _check_synced(segment, checkpoint)
     limit = length if failed is None else min(_published_length(failed, segment), length)
     if checkpoint is not None and checkpoint.position > limit:
         # Cut below the checkpoint: only a full scan knows the state there. The checkpoint goes
@@ -189,7 +195,10 @@ def _recover_tail(
     scan = _TailScan(spec, backend, segment, checkpoint, producers, opened)
     scan.run(limit)
     tail = scan.tail
+    cut_bytes = 0
     if length > tail.position:
+        if failed is not None or not _is_room(spec, segment, tail.position, length):
+            cut_bytes = length - tail.position
         segment.bytes.truncate(tail.position)
     elif scan.scanned_bytes:
         segment.bytes.sync()  # Bytes found in the page cache may not be on the device yet.
@@ -201,7 +210,39 @@ def _recover_tail(
         scan.run(tail.position)
         tail = scan.tail
     scan.finish()
-    return tail, scan.scanned_bytes, max(length - tail.position, 0)
+    return tail, scan.scanned_bytes, cut_bytes
+
+
+def _is_room(spec: ShardSpec, segment: Segment, position: int, length: int) -> bool:
+    """Whether all that follows the last batch was written ahead of batches that never came."""
+    size = length - position
+    if not segment.bytes.is_file or not may_be_room(spec.config, position, size):
+        return False
+    try:
+        return all(map(is_blank, segment.bytes.read(position, size)))
+    except OSError:  # It is cut off anyway.
+        return False
+
+
+def _check_synced(segment: Segment, checkpoint: Checkpoint) -> None:
+    """Raises Corruption where there are zeros instead of what was synced last: a file with room is
+    long enough whatever it holds. Anything else that is wrong is found by who reads it."""
+    last_offset = checkpoint.next_offset - 1
+    point = segment.index.floor_offset(last_offset) or Point(segment.meta.base_offset, 0)
+    scan = SegmentScan(segment, point, checkpoint.position)
+    is_lost = False
+    with suppress(OSError):
+        with suppress(Corruption):
+            while scan.read(CHUNK_BYTES):
+                pass
+        left = checkpoint.position - scan.position
+        is_lost = left > 0 and all(map(is_blank, segment.bytes.read(scan.position, left)))
+    if is_lost:
+        raise Corruption(
+            f"is blank from byte {scan.position:,} on but {checkpoint.position:,} were synced; "
+            "restore the file from a backup",
+            where=segment.bytes.where,
+        )
 
 
 def _open_before(segments: tuple[Segment, ...]) -> tuple[OpenTransaction, ...]:

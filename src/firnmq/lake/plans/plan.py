@@ -60,7 +60,7 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     has_gaps: bool = False
     """Records were removed by compaction: batches need not follow each other."""
     path: str | None = None
-    """A file on the node's machine that holds exactly its bytes, if there is one."""
+    """A file on the node's machine that has its bytes, if there is one."""
     file_id: str | None = None
     """Tells that file from others of the same name (see lake/plans/machine.py)."""
     file_length: int | None = None

@@ -45,6 +45,8 @@ _STALLED_S: Final = 120.0
 """A leader that gives nothing for so long, though it has said there is something, has failed."""
 _SEGMENT_SUFFIX: Final = ".seg"
 _TRUNCATED: Final = "truncated"
+_BLANK_HEAD_BYTES: Final = 12
+"""A batch's base offset and length, which are not both zero."""
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
 
 _log = EventLogger("lake")
@@ -172,6 +174,8 @@ def file_runs(segment: SegmentPlan, hides: Hides | None) -> Iterator[Run]:
             data = _pread(descriptor, size, stitched.position)
             if len(data) < size:
                 raise PlaceGone(f"{segment.path} became shorter")
+            if not (segment.is_sealed or data[:_BLANK_HEAD_BYTES].strip(b"\0")):
+                raise PlaceGone(f"{segment.path} was cut")  # And there is room for more since.
             run = stitched.run(data)
             if run is not None:
                 yield run
