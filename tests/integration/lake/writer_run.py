@@ -8,8 +8,15 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from firnmq.lake.spark.committing import BatchCommitter, Step, TaskWrite, WriteOutdated
+from firnmq.lake.spark.committing import (
+    BatchCommitter,
+    Step,
+    TaskWrite,
+    WriteExpired,
+    WriteOutdated,
+)
 from firnmq.lake.spark.options import write_options
+from firnmq.lake.spark.producing import NotOpen
 from firnmq.lake.spark.writing import RowWriter
 
 ROWS = 40
@@ -51,7 +58,6 @@ def run_batch(
 ) -> None:
     """Writes and commits a batch and reports how that ended, unless a step ends the process."""
     writer = row_writer(address, topic, timeout_ms)
-    made = [written(writer, query, batch, run, task) for task in range(task_count)]
 
     def observe(reached: Step) -> None:
         if reached == step:
@@ -59,7 +65,10 @@ def run_batch(
 
     committer = BatchCommitter(writer.connect, topic, query, observe=observe)
     try:
+        made = [written(writer, query, batch, run, task) for task in range(task_count)]
         word = "written" if committer.commit(batch, made) else "written before"
     except WriteOutdated:
         word = "outdated"
+    except (NotOpen, WriteExpired):
+        word = "expired"
     os.write(reports, word.encode() + b"\n")
