@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ from firnmq.lake.spark.producing import NotOpen
 from firnmq.lake.spark.writing import RowWriter
 
 ROWS = 40
+
+for _needed in ("pandas", "kafka", "firnmq.lake.spark.encoding"):
+    importlib.import_module(_needed)  # The first write does, which would be in every process.
 
 
 def rows(batch: int, task: int) -> list[str]:
