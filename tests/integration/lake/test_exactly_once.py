@@ -71,6 +71,13 @@ class Runs:
         assert code == (0 if said else -signal.SIGKILL), self._nursery.log_text()
         return said
 
+    def run_until(self, step: str, batch: int, *, timeout_ms: int) -> None:
+        """A first run that is killed at the step, its transactions being open with this much time
+        or, if the machine is too busy to come to the step so soon, with more."""
+        while (said := self.run(batch, "first", step=step, timeout_ms=timeout_ms)) == "expired":
+            timeout_ms *= 2
+        assert said == ""
+
 
 @pytest.fixture
 def runs(nursery: Nursery, node: NodeProcess, topic: str) -> Runs:
@@ -102,7 +109,7 @@ def test_a_killed_driver_and_the_batch_again(
     # 1. Batch 0 is written and done; batch 1 is killed at the step. What the next run is to end
     #    must not end before it; what nobody ends is to be gone soon.
     assert runs.run(0, "first") == "written"
-    assert runs.run(1, "first", step=step, timeout_ms=60_000 if is_noted else 10_000) == ""
+    runs.run_until(step, 1, timeout_ms=60_000 if is_noted else SOON_MS)
     # 2. Another run of the query does batch 1 again, in transactions of its own.
     assert runs.run(1, "second") == ("written before" if is_noted else "written")
     # 3. And goes on.
@@ -207,9 +214,7 @@ def is_open(writer: RowWriter, topic: str, task: TaskWrite) -> bool:
 
 
 def test_a_driver_that_stays_away_too_long(runs: Runs, node: NodeProcess, topic: str) -> None:
-    timeout_ms = SOON_MS
-    while runs.run(0, "first", step="noted", timeout_ms=timeout_ms) == "expired":
-        timeout_ms *= 2  # The machine is too busy to come to the step so soon.
+    runs.run_until("noted", 0, timeout_ms=SOON_MS)
     wait_until(lambda: not has_open(node.address, topic))
     # Nothing of the first run was committed, so all of the second is.
     assert runs.run(0, "second") == "written"
