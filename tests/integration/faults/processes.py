@@ -1,7 +1,8 @@
 """Processes to be killed: one that has imported everything forks each of them.
 
 A fresh interpreter takes longer to start than most runs take, and these tests need hundreds. The
-nursery itself opens no store and starts no thread, so forking it is safe.
+nursery imports what a job needs before it forks, so that the next child has it already. It opens
+no store and starts no thread, so forking it is safe.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -116,10 +118,14 @@ def _serve(control: socket.socket) -> None:
         command, descriptors, _, _ = socket.recv_fds(control, _COMMAND_BYTES_MAX, 1)
         if not command:
             return
+        job, *arguments = json.loads(command)
+        module, function = str(job).split(":")
+        does = getattr(importlib.import_module(module), function)
+        assert threading.active_count() == 1, f"importing {module} starts a thread"
         pid = os.fork()
         if pid == 0:
             control.close()
-            _run(json.loads(command), descriptors[0])
+            _run(does, descriptors[0], arguments)
         os.close(descriptors[0])
         control.send(str(pid).encode())
         if not control.recv(64):
@@ -128,13 +134,11 @@ def _serve(control: socket.socket) -> None:
         control.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _run(command: list[object], reports: int) -> None:
+def _run(does: Callable[..., None], reports: int, arguments: list[object]) -> None:
     """Runs the job and ends the process without any of the interpreter's cleaning up."""
-    job, *arguments = command
-    module, function = str(job).split(":")
     code = 1
     try:
-        getattr(importlib.import_module(module), function)(reports, *arguments)
+        does(reports, *arguments)
         code = 0
     except BaseException:
         traceback.print_exc()

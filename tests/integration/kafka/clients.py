@@ -128,7 +128,7 @@ class Confluent:
         producer.flush(READ_TIMEOUT_S)
 
     @contextlib.contextmanager
-    def _consumer(self, address: str) -> Iterator[confluent_kafka.Consumer]:
+    def _consumer(self, address: str, **more: object) -> Iterator[confluent_kafka.Consumer]:
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": address,
@@ -136,6 +136,7 @@ class Confluent:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
+                **{key.replace("_", "."): value for key, value in more.items()},
             }
         )
         try:
@@ -153,7 +154,8 @@ class Confluent:
                 [confluent_kafka.TopicPartition(topic, i, start) for i in range(partitions)]
             )
             while len(seen) < count and time.monotonic() < deadline:
-                for message in consumer.consume(500, 0.2):
+                # It returns as soon as it has so many, else only after its time-out.
+                for message in consumer.consume(min(count - len(seen), 500), 0.2):
                     if message.error() is None:
                         seen.append(_from_confluent(message))
                     elif message.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
@@ -163,10 +165,11 @@ class Confluent:
     def read_to_end(self, address: str, topic: str, *, start: int = 0) -> list[Seen]:
         seen: list[Seen] = []
         deadline = time.monotonic() + READ_TIMEOUT_S
-        with self._consumer(address) as consumer:
+        # The client notices the end when a fetch at the end is answered.
+        with self._consumer(address, fetch_wait_max_ms=20) as consumer:
             consumer.assign([confluent_kafka.TopicPartition(topic, 0, start)])
             while time.monotonic() < deadline:
-                for message in consumer.consume(500, 0.2):
+                for message in consumer.consume(500, 0.02):
                     if message.error() is None:
                         seen.append(_from_confluent(message))
                     elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:

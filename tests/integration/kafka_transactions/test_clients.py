@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Callable
 
@@ -257,15 +256,27 @@ def test_kafka_python(node: NodeProcess, make_topic: MakeTopic, new_name: NewNam
             sender.send_offsets_to_transaction(offsets, group)
             sender.commit_transaction()
     sender.close()
+    found = _read_with_kafka_python(node, topic)
+    assert sorted(read_all(node.address, topic, 2)) == sorted(found)
+    assert sorted(found) == sorted(f"{kind}{number}" for kind in "cd" for number in range(10))
+    assert committed_offset(node.address, group, topic) == 3
+
+
+def _read_with_kafka_python(node: NodeProcess, topic: str) -> list[str]:
+    """Values of what is committed, up to the end of both partitions, beyond the last marker."""
     reader = KafkaConsumer(
-        topic,
         bootstrap_servers=node.address,
         isolation_level="read_committed",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=60_000,
     )
-    found = sorted(record.value.decode() for record in itertools.islice(reader, 60))
+    partitions = [PythonPartition(topic, number) for number in range(2)]
+    reader.assign(partitions)
+    ends = reader.end_offsets(partitions)
+    found: list[str] = []
+    give_up_s = time.monotonic() + 60
+    while any(reader.position(each) < ends[each] for each in partitions):
+        assert time.monotonic() < give_up_s, found
+        for records in reader.poll(timeout_ms=1_000).values():
+            found += [record.value.decode() for record in records]
     reader.close()
-    assert sorted(read_all(node.address, topic, 2)) == found
-    assert found == sorted(f"{kind}{number}" for kind in "cd" for number in range(10))
-    assert committed_offset(node.address, group, topic) == 3
+    return found

@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """PySpark leaves its sockets, those of results too, to the garbage collector."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if item.path.parent == here:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             if "spark" in getattr(item, "fixturenames", ()):
                 unraisable = "ignore::pytest.PytestUnraisableExceptionWarning"

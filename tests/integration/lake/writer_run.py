@@ -1,22 +1,29 @@
-"""One run of a query's batch, as Spark's tasks and driver do it, in a process that may be killed.
-
-`python -m tests.integration.lake.writer_run ADDRESS TOPIC QUERY BATCH RUN TASKS STEP TIMEOUT_MS`
-"""
+"""One run of a query's batch, as Spark's tasks and driver do it, in a process to be killed."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
-import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
 
-from firnmq.lake.spark.committing import BatchCommitter, Step, TaskWrite
+from firnmq.lake.spark.committing import (
+    BatchCommitter,
+    Step,
+    TaskWrite,
+    WriteExpired,
+    WriteOutdated,
+)
 from firnmq.lake.spark.options import write_options
+from firnmq.lake.spark.producing import NotOpen
 from firnmq.lake.spark.writing import RowWriter
 
 ROWS = 40
+
+for _needed in ("pandas", "kafka", "firnmq.lake.spark.encoding"):
+    importlib.import_module(_needed)  # The first write does, which would be in every process.
 
 
 def rows(batch: int, task: int) -> list[str]:
@@ -42,19 +49,30 @@ def written(writer: RowWriter, query: str, batch: int, run: str, task: int) -> T
     return message.task
 
 
-def main(arguments: list[str]) -> None:
-    address, topic, query, batch, run, tasks, step, timeout_ms = arguments
-    writer = row_writer(address, topic, int(timeout_ms))
-    made = [written(writer, query, int(batch), run, task) for task in range(int(tasks))]
+def run_batch(
+    reports: int,
+    address: str,
+    topic: str,
+    query: str,
+    batch: int,
+    run: str,
+    task_count: int,
+    step: str,
+    timeout_ms: int,
+) -> None:
+    """Writes and commits a batch and reports how that ended, unless a step ends the process."""
+    writer = row_writer(address, topic, timeout_ms)
 
     def observe(reached: Step) -> None:
         if reached == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     committer = BatchCommitter(writer.connect, topic, query, observe=observe)
-    is_new = committer.commit(int(batch), made)
-    print("written" if is_new else "written before")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        made = [written(writer, query, batch, run, task) for task in range(task_count)]
+        word = "written" if committer.commit(batch, made) else "written before"
+    except WriteOutdated:
+        word = "outdated"
+    except (NotOpen, WriteExpired):
+        word = "expired"
+    os.write(reports, word.encode() + b"\n")
