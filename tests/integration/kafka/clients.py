@@ -19,6 +19,7 @@ import kafka
 import kafka.codec
 import kafka.errors
 
+from tests.integration.kafka import aio
 from tests.integration.kafka.rows import Row, Seen
 
 READ_TIMEOUT_S = 60
@@ -429,6 +430,7 @@ class AioKafka:
                 yield AioWriter(producer, runner)
             finally:
                 runner.run(producer.stop())
+                runner.run(aio.close_forgotten())
 
     @contextlib.asynccontextmanager
     async def _consumer(self, address: str) -> Any:
@@ -457,7 +459,7 @@ class AioKafka:
                         seen += map(_from_record, records)
             return seen[:count]
 
-        return asyncio.run(run())
+        return aio.run(run())
 
     def read_to_end(self, address: str, topic: str, *, start: int = 0) -> list[Seen]:
         async def run() -> list[Seen]:
@@ -473,7 +475,7 @@ class AioKafka:
                             seen += map(_from_record, records)
             return seen
 
-        return asyncio.run(run())
+        return aio.run(run())
 
     def read_from_end(
         self, address: str, topic: str, count: int, at_end: Callable[[], object]
@@ -492,7 +494,7 @@ class AioKafka:
                             seen += map(_from_record, records)
             return seen
 
-        return asyncio.run(run())
+        return aio.run(run())
 
     def bounds(self, address: str, topic: str, partition: int = 0) -> tuple[int, int]:
         async def run() -> tuple[int, int]:
@@ -502,7 +504,7 @@ class AioKafka:
                 high = await consumer.end_offsets([where])
                 return low[where], high[where]
 
-        return asyncio.run(run())
+        return aio.run(run())
 
     def offset_at(self, address: str, topic: str, timestamp_ms: int) -> int | None:
         async def run() -> int | None:
@@ -511,7 +513,7 @@ class AioKafka:
                 found = (await consumer.offsets_for_times({where: timestamp_ms}))[where]
                 return None if found is None else found.offset
 
-        return asyncio.run(run())
+        return aio.run(run())
 
 
 CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), AioKafka())

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from tests.integration.kafka import aio
 from tests.integration.kafka.clients import Confluent
 from tests.integration.kafka.conftest import MakeTopic
 from tests.integration.kafka.nodes import NodeProcess
@@ -361,8 +362,11 @@ def _check_group_calls(
     assert group not in [each["group_id"] for each in admin.list_groups()]
 
 
-async def test_aiokafka_admin(node: NodeProcess, new_name: NewName) -> None:
-    name = new_name()
+def test_aiokafka_admin(node: NodeProcess, new_name: NewName) -> None:
+    aio.run(use_aiokafka_admin(node, new_name()))
+
+
+async def use_aiokafka_admin(node: NodeProcess, name: str) -> None:
     where = aiokafka.TopicPartition(name, 1)
     admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=node.address)
     await admin.start()

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.integration.kafka import aio
 from tests.integration.kafka.clients import Client, Confluent
 from tests.integration.kafka.conftest import MakeTopic
 from tests.integration.kafka.members import WAIT_TIMEOUT_S, Crew
@@ -36,13 +37,15 @@ PROGRESS = 150
 def _tidy_away() -> Iterator[None]:
     """What a client has left behind must not be found during another test.
 
-    Log records are kept until the end of the session, and those of kafka-python hold sockets.
+    Log records are kept until the end of the session, and those of the clients hold sockets.
     """
-    logger = logging.getLogger("kafka")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    loggers = [logging.getLogger(name) for name in ("kafka", "aiokafka")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     yield
-    logger.setLevel(level)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
     for _ in range(5):  # Each round frees what the one before had kept alive.
         gc.collect()
 
@@ -151,7 +154,7 @@ class KafkaPythonStream(Stream):
 
 class AioStream(Stream):
     def run(self) -> None:
-        asyncio.run(self._send())
+        aio.run(self._send())
 
     async def _send(self) -> None:
         producer = aiokafka.AIOKafkaProducer(

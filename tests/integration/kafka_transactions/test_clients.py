@@ -14,6 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonPartition
 from kafka.structs import OffsetAndMetadata
 
+from tests.integration.kafka import aio
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.kafka_transactions.conftest import MakeTopic
 from tests.integration.kafka_transactions.reading import committed_offset, consumer, read_all
@@ -203,8 +204,12 @@ def test_every_engine_has_transactions(
     assert all(value.startswith("c") for value in found)
 
 
-async def test_aiokafka(node: NodeProcess, make_topic: MakeTopic, new_name: NewName) -> None:
-    topic, group, name = make_topic(node, 2), new_name("group"), new_name("txn")
+def test_aiokafka(node: NodeProcess, make_topic: MakeTopic, new_name: NewName) -> None:
+    aio.run(use_aiokafka(node, make_topic(node, 2), new_name))
+
+
+async def use_aiokafka(node: NodeProcess, topic: str, new_name: NewName) -> None:
+    group, name = new_name("group"), new_name("txn")
     sender = aiokafka.AIOKafkaProducer(bootstrap_servers=node.address, transactional_id=name)
     await sender.start()
     async with sender.transaction():

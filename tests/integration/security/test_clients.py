@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.admin.serving import Served
+from tests.integration.kafka import aio
 from tests.integration.security.conftest import PASSWORD, USER, Authority
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
@@ -110,7 +111,7 @@ def test_aiokafka(secured: Served, authority: Authority, mechanism: str) -> None
         await consumer.stop()
         return bytes(record.value)
 
-    assert asyncio.run(go()) == b"hello"
+    assert aio.run(go()) == b"hello"
 
 
 @each_mechanism
@@ -134,5 +135,5 @@ def test_aiokafka_with_a_wrong_password(
             await producer.stop()
 
     with pytest.raises(aiokafka.errors.KafkaError):
-        asyncio.run(go())
+        aio.run(go())
     secured.wait_for_log(lambda line: "authentication_failed" in line and "wrong" in line)
