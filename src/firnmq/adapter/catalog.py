@@ -21,6 +21,7 @@ __all__ = ["TOPIC_WAIT_S", "Topic", "TopicCatalog", "TopicState"]
 _READY = TopicState.READY
 TOPIC_WAIT_S = 30.0
 """How long a change of a topic may take to come up in the node's cache."""
+_ABOUT_SHARDS = (ShardError, KeyNotFound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Topic:
 
     def name_shard(self, error: FirnError) -> None:
         """Has an error about one of the topic's shards call it by what users know it by."""
-        if isinstance(error, (ShardError, KeyNotFound)):
+        if isinstance(error, _ABOUT_SHARDS):
             name = error.within if isinstance(error, KeyNotFound) else error.shard
             topic_id, _, seq = name.rpartition("_")
             if topic_id == self.topic_id:
@@ -79,8 +80,9 @@ class TopicCatalog:
 
     def name_shard(self, error: FirnError) -> None:
         """Has an error call a shard by what users know it by, whichever topic's it is."""
-        for topic in self._all():
-            topic.name_shard(error)
+        if isinstance(error, _ABOUT_SHARDS):  # Others are many where a client is wrong.
+            for topic in self._all():
+                topic.name_shard(error)
 
     def topics(self) -> list[Topic]:
         ready = [topic for topic in self._all() if topic.state is TopicState.READY]

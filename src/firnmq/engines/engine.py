@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TypeVar
 
 from firnmq.clock import Clock
@@ -190,10 +190,10 @@ class LogEngine:
             log = self._logs.get(shard)
             if log is not None:
                 with log.lock:
-                    if log.refusal is None and config.durability is not Durability.FSYNC:
-                        tail = log.tail
-                        tail.segment.bytes.give_back_room(tail.position)
                     log.spec = spec
+                    if log.refusal is None and config.durability is not Durability.FSYNC:
+                        with suppress(OSError):  # Else the next roll or opening cuts it off.
+                            log.give_back_room()
 
     # Writing ------------------------------------------------------------------------------------
 

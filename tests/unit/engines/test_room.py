@@ -19,7 +19,7 @@ from firnmq.disk.files import BLANK_BYTES_MAX, is_blank
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.findings import FindingKind
 from firnmq.engines.room import ROOM_BYTES_MIN
-from firnmq.engines.shardlog import LogTurnHandler
+from firnmq.engines.shardlog.rooms import Rooms
 from firnmq.errors import AlreadyExists, Corruption, StorageFailed
 from firnmq.server import LocalStore, Store, TopicHandle
 
@@ -249,28 +249,36 @@ def test_room_that_a_kill_leaves_is_no_torn_tail(
     assert not [each for each in caplog.records if "tail_cut" in each.message]
 
 
+class FailingWrites:
+    """Writes ahead that fail, and leave something behind the end."""
+
+    def __init__(self, code: int, *, at: int, left: bytes) -> None:
+        self._code = code
+        self._at = at
+        self._left = left
+        self.attempts = 0
+
+    def write_ahead(self, path: str, position: int, size: int) -> None:
+        self.attempts += 1
+        with open(path, "r+b") as file:
+            file.seek(position + self._at)
+            file.write(self._left)
+        raise OSError(self._code, os.strerror(self._code))
+
+
 def test_a_full_disk_gets_no_room_and_has_that_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempts = 0
-
-    def full(cache: FileCache, path: str, position: int, size: int) -> None:
-        nonlocal attempts
-        attempts += 1
-        with open(path, "r+b") as file:  # A part of it fits.
-            file.seek(position)
-            file.write(bytes(size // 2))
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = FailingWrites(errno.ENOSPC, at=0, left=bytes(ROOM_BYTES_MIN // 2))  # A part of it fits.
     with Store(LocalStore(tmp_path, background=False, config=ONE_WORKER)) as store:
         first, second = made(store), store.create_topic("second")
         append_until_room(first)
         settled(store)
         assert room_of(first, largest(tmp_path))
-        monkeypatch.setattr(FileCache, "write_ahead", full)
+        monkeypatch.setattr(FileCache, "write_ahead", full.write_ahead)
         append_until_room(second)
         settled(store)
-        assert attempts == 1, "after that, none is made for a while"
+        assert full.attempts == 1, "after that, none is made for a while"
         sizes = sorted(each.stat().st_size for each in files(tmp_path))[-2:]
         assert sizes == sorted([length_of(first), length_of(second)])
         second.roll()
@@ -283,18 +291,10 @@ def test_a_device_that_fails_then_costs_nothing_that_was_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shard is closed and opened anew from what the device has."""
-    attempts = 0
-
-    def broken(cache: FileCache, path: str, position: int, size: int) -> None:
-        nonlocal attempts
-        attempts += 1
-        with open(path, "r+b") as file:
-            file.seek(position + 100)
-            file.write(b"rubbish")
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    broken = FailingWrites(errno.EIO, at=100, left=b"rubbish")
 
     def unreadable(cache: FileCache, path: str, position: int, size: int) -> bytes:
-        if attempts and b"rubbish" in Path(path).read_bytes()[position : position + size]:
+        if broken.attempts and b"rubbish" in Path(path).read_bytes()[position : position + size]:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return read_at(cache, path, position, size)
 
@@ -305,14 +305,14 @@ def test_a_device_that_fails_then_costs_nothing_that_was_acknowledged(
         append(topic, 1)
         log = engine_of(topic, store).log(topic.topic.shard_name(0))
         with monkeypatch.context() as patch:
-            patch.setattr(FileCache, "write_ahead", broken)
+            patch.setattr(FileCache, "write_ahead", broken.write_ahead)
             patch.setattr(FileCache, "read_at", unreadable)
             for _ in range(2 * ROOM_BYTES_MIN // len(VALUE) + 50):
                 with suppress(StorageFailed):  # One that was queued just then is told.
                     append(topic, 1)
                     count += 1
             settled(store)
-        assert attempts
+        assert broken.attempts
         append(topic, 100)
         count += 101
         assert engine_of(topic, store).log(topic.topic.shard_name(0)) is not log
@@ -328,11 +328,11 @@ def test_a_log_that_failed_meanwhile_gets_none(tmp_path: Path) -> None:
         append(topic, 2 * ROOM_BYTES_MIN // len(VALUE) - 5)
         engine, shard = engine_of(topic, store), topic.topic.shard_name(0)
         old = engine.log(shard)
-        handler = LogTurnHandler(old.backend)
+        rooms = Rooms()
         with old.lock:
             old.fail(OSError(errno.EIO, "told of elsewhere"))
         append(topic, 10)
         old.tail.position = 2 * ROOM_BYTES_MIN  # As if its last turn had ended there.
-        handler._after_small.append(old)
-        handler.tick()
+        rooms.note_synced(old, 2 * ROOM_BYTES_MIN - 1)
+        rooms.update()
         assert values(topic) == topic.status(0).end_offset

@@ -295,7 +295,7 @@ class ShardLog:
         """
         tail = self.tail
         self._hand_over()
-        tail.segment.bytes.give_back_room(tail.position)
+        self.give_back_room()
         tail.segment.bytes.sync()
         self.synced = self._checkpoint()
         self.backend.commit([self])
@@ -320,6 +320,10 @@ class ShardLog:
         self._staged_index = None
         self.rows = Rows()
         self.synced = self._checkpoint()
+
+    def give_back_room(self) -> None:
+        """Lets the active segment's bytes end where its batches do."""
+        self.tail.segment.bytes.give_back_room(self.tail.position)
 
     def must_roll_by_age(self, now_ms: int) -> bool:
         config, first = self.spec.config, self.tail.first_append_ms

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from weakref import WeakSet
 
 from firnmq.config import Durability
 from firnmq.disk import Settlement, Turn
-from firnmq.engines.room import SMALL_TURN_BYTES
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
-from firnmq.errors import DiskFull, storage_failure
-
-_FULL_PAUSE_S = 60.0
-"""After a disk was full, what is left of it is for records for so long."""
+from firnmq.engines.shardlog.rooms import Rooms
 
 
 class LogTurnHandler:
@@ -28,13 +23,7 @@ class LogTurnHandler:
         self._left_to_system: WeakSet[ShardLog] = WeakSet()
         """Those whose sync is never due: housekeeping syncs them, and closing does. One that is
         deleted or opened anew is nobody's any more, and goes."""
-        self._after_small: list[ShardLog] = []
-        """Logs to which the last turn made a small durable append."""
-        self._with_room: WeakSet[ShardLog] = WeakSet()
-        """Those that hold something ready for the next one."""
-        self._is_full = False
-        """The disk was, in the last turn; the room of all logs is to be given back."""
-        self._no_room_until = 0.0
+        self._rooms = Rooms()
 
     def run(self, turn: Turn[Append]) -> None:
         by_log: dict[ShardLog, list[Append]] = {}
@@ -56,10 +45,7 @@ class LogTurnHandler:
 
     def tick(self) -> float | None:
         """Makes room for the next small appends, and syncs logs whose interval has passed."""
-        while self._after_small:
-            self._make_room(self._after_small.pop())
-        if self._is_full:
-            self._give_back_rooms()
+        self._rooms.update()
         if not self._unsynced:
             return None
         now = time.monotonic()
@@ -77,7 +63,7 @@ class LogTurnHandler:
                 self._sync_quietly(log)
         self._unsynced.clear()
         self._left_to_system.clear()
-        self._give_back_rooms()
+        self._rooms.give_back()
 
     def _run_locked(self, turn: Turn[Append], by_log: dict[ShardLog, list[Append]]) -> None:
         settlement = turn.settlement
@@ -92,16 +78,11 @@ class LogTurnHandler:
                 log.stage(requests)
                 if log.wants_sync:
                     log.sync()
-                    if (
-                        0 < log.tail.position - position <= SMALL_TURN_BYTES
-                        and log.tail.segment.bytes.is_file
-                        and log.spec.config.durability is Durability.FSYNC
-                    ):
-                        self._after_small.append(log)
+                    self._rooms.note_synced(log, position)
                 staged.append(log)
             except STORAGE_ERRORS as error:
                 _fail(settlement, log, requests, error)
-                self._is_full = self._is_full or isinstance(log.refusal, DiskFull)
+                self._rooms.note_failed(log)
         try:
             self._backend.commit(staged)
         except STORAGE_ERRORS as error:
@@ -118,42 +99,6 @@ class LogTurnHandler:
                 assert request.appended is not None
                 settlement.resolve(request.ticket, request.appended)
             log.watchers.wake(settlement)  # Last: whoever appended need not wait for readers.
-
-    def _make_room(self, log: ShardLog) -> None:
-        """While nobody waits for this turn any more. A failure closes the shard, as a failed sync
-        does: what the device has of the file is in doubt. A full disk is no such failure."""
-        if not log.lock.acquire(blocking=False):
-            return  # It would be nice to have; others wait for this worker too.
-        try:
-            # One that has failed may have been opened anew, and its end is elsewhere by now.
-            if log.refusal is not None or time.monotonic() < self._no_room_until:
-                return
-            content, position = log.tail.segment.bytes, log.tail.position
-            try:
-                if content.make_room(position):
-                    self._with_room.add(log)
-            except OSError as error:
-                if not isinstance(storage_failure(log.spec.name, error), DiskFull):
-                    log.fail(error)
-                    return
-                self._is_full = True
-                try:
-                    content.give_back_room(position)
-                except OSError as refused:
-                    log.fail(refused)
-        finally:
-            log.lock.release()
-
-    def _give_back_rooms(self) -> None:
-        """So that a file of a store at rest ends with its last batch, and that a full disk has the
-        room of all. What cannot be given back now is cut off at the next opening or roll."""
-        self._is_full = False
-        self._no_room_until = time.monotonic() + _FULL_PAUSE_S
-        for log in list(self._with_room):
-            with log.lock, suppress(OSError):
-                if log.refusal is None:
-                    log.tail.segment.bytes.give_back_room(log.tail.position)
-        self._with_room.clear()
 
     def _note_unsynced(self, log: ShardLog) -> None:
         config = log.spec.config
