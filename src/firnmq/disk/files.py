@@ -90,8 +90,8 @@ class FileCache:
 
     def write_ahead(self, path: str, position: int, size: int) -> None:
         """Writes zeros beyond the end, durably, so that a later durable write there changes only
-        the content of blocks that the file has: the file system then has nothing of its own to
-        write, and the device is waited for twice less."""
+        the content of blocks that the file has: the file system then has less of its own to
+        write, and the device is waited for fewer times."""
         file = self._open(path)
         self._written_bytes += _write_all(file.fd, (_BLANK[:size],), position, _WRITE_DURABLY)
         if not _WRITE_DURABLY:
