@@ -291,13 +291,10 @@ class ChunkCache:
         else:
             start = piece * self.piece_bytes
             limit = min(self._chunk_end(start), end)
-            last = piece + 1
-            while last * self.piece_bytes < limit and not (
-                self._memory.holds(name, last)
-                or (name, last) in self._flights
-                or files.extent_at(name, last) is not None
-            ):
-                last += 1
+            pieces = range(piece + 1, -(-limit // self.piece_bytes))
+            pieces = range(piece + 1, self._memory.first_held(name, pieces))
+            pieces = range(piece + 1, files.first_held(name, pieces))
+            last = next((each for each in pieces if (name, each) in self._flights), pieces.stop)
             flight = _Flight(part, start, min(last * self.piece_bytes, part.length) - start)
         for number in self._pieces(flight):
             self._flights[name, number] = flight

@@ -61,7 +61,12 @@ class CacheFiles:
             extent = self._table.use(self._folder(part), piece)
             return None if extent is None else (extent.start, extent.size)
 
-    def read(self, part: str, start: int, size: int) -> bytes | None:
+    def first_held(self, part: str, pieces: range) -> int:
+        """The first of these pieces that is here; where they end if none is."""
+        with self._lock:
+            return self._table.first_held(self._folder(part), pieces)
+
+    def read(self, part: str, start: int, size: int) -> Buffer | None:
         """The extent with exactly these bytes, or None if it is gone or not what was written.
 
         Extents overlap where some went while others were fetched: another one that holds the first
@@ -72,13 +77,11 @@ class CacheFiles:
         if extent is None or extent.size != size:
             return None
         path = self._path(extent)
-        try:
-            data = path.read_bytes()
+        with suppress(OSError):
+            data, crc = _read_considerately(path, size)
             self._note_use(path)
-        except OSError:
-            data = b""
-        if len(data) == extent.size and crc32c(data) == extent.content:
-            return data
+            if len(data) == size and crc == extent.content:
+                return data
         with self._lock:
             was_there = self._table.remove(extent)
             self.corrupt_count += was_there
@@ -91,18 +94,15 @@ class CacheFiles:
         size = len(data)
         if size > self._max_bytes or size == 0:
             return False
-        extent = Extent(self._folder(part), start, size, crc32c(data))
-        self._make_room(size)
-        path = self._path(extent)
-        unfinished = path.with_name(path.name + _UNFINISHED)
+        folder = self._folder(part)
+        unfinished = self._directory / folder / f"{start:012x}{_UNFINISHED}"
         try:
-            try:
-                self._write_all(unfinished, data)
-            except FileNotFoundError:  # It is the first one there.
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._write_all(unfinished, data)
+            if not self._table.has_part(folder):
+                unfinished.parent.mkdir(parents=True, exist_ok=True)
+            self._make_room(size, reused_as=unfinished)
+            extent = Extent(folder, start, size, self._write_all(unfinished, data))
             self._note_use(unfinished)
-            unfinished.rename(path)
+            unfinished.rename(self._path(extent))
         except OSError:
             _unlink(unfinished)
             with self._lock:
@@ -115,19 +115,19 @@ class CacheFiles:
         self._make_room(0)
         return True
 
-    def _write_all(self, path: Path, data: Buffer) -> None:
+    def _write_all(self, path: Path, data: Buffer) -> int:
+        """Writes a file; the CRC of what is in it."""
         with self._pages_lock:
             if self._pages is None:
                 self._pages = mmap.mmap(-1, _SLICE_BYTES)
             if self._is_direct:
                 try:
-                    _write_considerately(path, data, self._pages, os.O_DIRECT)
-                    return
+                    return _write_considerately(path, data, self._pages, os.O_DIRECT)
                 except OSError as error:
                     if error.errno != errno.EINVAL:
                         raise
                     self._is_direct = False  # The file system has no such writes.
-            _write_considerately(path, data, self._pages)
+            return _write_considerately(path, data, self._pages)
 
     def forget(self, part: str) -> None:
         """Removes all extents of a part."""
@@ -140,16 +140,27 @@ class CacheFiles:
             with suppress(OSError):
                 self._path(removed[0]).parent.rmdir()
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int, *, reused_as: Path | None = None) -> None:
+        """Removes the oldest extents until there is room for so many bytes more.
+
+        One of them becomes the file `reused_as`, to be written over: where a file system tells its
+        device at once which blocks are free, every sync waits for that, a millisecond or more.
+        """
+        folder_in_use = None if reused_as is None else reused_as.parent
         while True:
             with self._lock:
                 if self._table.size_bytes + size <= self._max_bytes or not len(self._table):
                     return
                 oldest = self._table.remove_oldest()
                 self.evicted_count += 1
-            _unlink(self._path(oldest))
-            with suppress(OSError):
-                self._path(oldest).parent.rmdir()  # Only if it was the last one there.
+            path = self._path(oldest)
+            if reused_as is not None and _is_renamed(path, reused_as):
+                reused_as = None
+            else:
+                _unlink(path)
+            if path.parent != folder_in_use:
+                with suppress(OSError):
+                    path.parent.rmdir()  # Only if it was the last one there.
 
     def _take_stock(self) -> None:
         """Finds what an earlier process has left, oldest first, and removes what is unfinished."""
@@ -197,21 +208,40 @@ class CacheFiles:
         return self._directory / extent.part / name
 
 
-def _write_considerately(path: Path, data: Buffer, pages: mmap.mmap, flags: int = 0) -> None:
-    """Writes a file so that others who need the device at the same time hardly notice.
+def _read_considerately(path: Path, size: int) -> tuple[Buffer, int]:
+    """The bytes of a file, if it has that size, and their CRC; a little at a time, so that neither
+    the device nor a processor is taken for long."""
+    data, crc = bytearray(size), 0
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_size != size:
+            return b"", 0
+        with memoryview(data) as view:
+            for start in range(0, size, _SLICE_BYTES):
+                with view[start : start + _SLICE_BYTES] as part:
+                    if os.preadv(descriptor, (part,), start) != len(part):
+                        return b"", 0  # It has become shorter.
+                    crc = crc32c(part, crc)
+    finally:
+        os.close(descriptor)
+    return data, crc
+
+
+def _write_considerately(path: Path, data: Buffer, pages: mmap.mmap, flags: int = 0) -> int:
+    """Writes a file so that others who need the device at the same time hardly notice; its CRC.
 
     Past the page cache, since its write-back comes in bursts for which every sync on the device
-    waits; and a little at a time, through the given pages, each time pausing for as long as it
-    took.
+    waits; over the blocks that the file has; and a little at a time, through the given pages, each
+    time pausing for as long as it took. So nobody waits long for the processor either.
     """
-    view, size = memoryview(data), len(data)
-    flags |= os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = os.open(path, flags, _OPEN_MODE)
+    view, size, crc = memoryview(data), len(data), 0
+    descriptor = os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _OPEN_MODE)
     try:
         with memoryview(pages) as aligned:
             for start in range(0, size, _SLICE_BYTES):
                 part = view[start : start + _SLICE_BYTES]
                 aligned[: len(part)] = part
+                crc = crc32c(part, crc)
                 padded = -(-len(part) // _BLOCK_BYTES) * _BLOCK_BYTES
                 before = time.perf_counter()
                 if os.pwrite(descriptor, aligned[:padded], start) != padded:
@@ -221,6 +251,7 @@ def _write_considerately(path: Path, data: Buffer, pages: mmap.mmap, flags: int 
         os.ftruncate(descriptor, size)
     finally:
         os.close(descriptor)
+    return crc
 
 
 _SLICE_BYTES = 256 * 1024
@@ -229,6 +260,14 @@ _BLOCK_BYTES = 4096
 _OPEN_MODE = 0o640
 _NAMES_MAX = 10_000
 """Names of parts whose folders are remembered, so that memory does not grow with the log."""
+
+
+def _is_renamed(path: Path, target: Path) -> bool:
+    try:
+        path.rename(target)
+    except OSError:
+        return False
+    return True
 
 
 def _unlink(path: Path) -> None:

@@ -75,6 +75,17 @@ class ExtentTable(Generic[T]):
     def holds(self, part: str, piece: int) -> bool:
         return (part, piece) in self._by_piece
 
+    def has_part(self, part: str) -> bool:
+        return part in self._by_part
+
+    def first_held(self, part: str, pieces: range) -> int:
+        """The first of these pieces that is held; where they end if none is."""
+        if part in self._by_part:
+            for piece in pieces:
+                if (part, piece) in self._by_piece:
+                    return piece
+        return pieces.stop
+
     def put(self, extent: Extent[T]) -> Extent[T] | None:
         """Adds an extent; returns the one that began in the same place, if there was one."""
         replaced = self._by_use.get((extent.part, extent.start))

@@ -69,8 +69,8 @@ class ReadAhead:
             stream.start, stream.end = position, end
             self._last_moves.append(id(stream))
             until = self._until(stream)
-            if until is None:
-                return
+            if until is None or until <= stream.ahead_end:
+                return  # What is on its way need not be looked for again.
             stream.ahead_end = until
             beyond = until - part.length
             if beyond > 0 and following is not None and following.length:

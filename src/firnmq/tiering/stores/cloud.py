@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 
 from firnmq.config import StoreOptions
@@ -48,6 +50,9 @@ _PART_COUNT_MAX = 9_000
 _LIST_PAGE = 1_000
 """Objects per page, the most that S3 gives."""
 
+_NICENESS = 10
+"""Where processors are short, a tenth of what a thread of the usual priority gets."""
+
 _STATUS = re.compile(r"status code: (\d{3})")
 _NO_BUCKET = "NoSuchBucket"
 _REASON = re.compile(r"<Code>(?P<code>[^<]*)</Code>\s*<Message>(?P<message>[^<]*)</Message>")
@@ -65,6 +70,7 @@ def open_cloud_store(scheme: str, bucket: str, prefix: str, options: StoreOption
         import obstore.exceptions
     except ImportError as error:
         raise StorePackageMissing(url, "s3") from error
+    _start_threads()
     client: S3Store | GCSStore | AzureStore
     uploads = None
     try:
@@ -82,6 +88,27 @@ def open_cloud_store(scheme: str, bucket: str, prefix: str, options: StoreOption
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise InvalidArgument("store", f"{url}: {_first_line(error)}") from error
     return CloudStore(client, url, prefix, options, uploads)
+
+
+@cache
+def _start_threads() -> None:
+    """Has obstore start the threads in which it talks to stores, with a lower priority than others.
+
+    They take what the thread has that starts them, where the system knows priorities of threads.
+    So those who append or answer get a processor first, and these still get some of it when all
+    are taken. None of them ever holds the interpreter's lock, which others would have to wait for.
+    """
+    import obstore
+    from obstore.store import MemoryStore
+
+    def start() -> None:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        obstore.put(MemoryStore(), "any", b"")
+
+    thread = threading.Thread(target=start, name="firn-store-start")
+    thread.start()
+    thread.join()
 
 
 class CloudStore:
