@@ -17,6 +17,7 @@ from pathlib import Path
 import obstore
 from obstore.store import S3Store
 
+from benchmarks import processors
 from benchmarks.harness import Bar, Better, Measured, Run, benchmark, median, percentile
 from benchmarks.workload import BATCH_RECORDS, MEGABYTE, values
 from firnmq import NewRecord
@@ -51,19 +52,16 @@ _LINK_BYTES_PER_S = 125 * MEGABYTE
 class _Scene:
     """A server, a proxy, a data directory with an object store, and a bare client."""
 
-    def __init__(
-        self, run: Run, opened: ExitStack, runs_elsewhere: bool, link_bytes_per_s: int | None
-    ) -> None:
+    def __init__(self, run: Run, opened: ExitStack, link_bytes_per_s: int | None) -> None:
         self._data = run.scratch() / "data"
         self._caches = run.scratch()
         self._cache_count = 0
-        self._server = SeaweedServer(run.scratch(), runs_elsewhere=runs_elsewhere)
+        self._server = SeaweedServer(run.scratch())
         opened.callback(self._server.stop)
         self._proxy = ProxyProcess(
             ("127.0.0.1", self._server.port),
             first_byte_ms=FIRST_BYTE_MS,
             link_bytes_per_s=link_bytes_per_s,
-            runs_elsewhere=runs_elsewhere,
         )
         opened.callback(self._proxy.stop)
         self.bare = S3Store(
@@ -76,9 +74,7 @@ class _Scene:
         )
 
     @contextmanager
-    def store(
-        self, *, is_direct: bool = False, cache_bytes: int = _CACHE_BYTES
-    ) -> Iterator[Store]:
+    def store(self, *, is_direct: bool = False, cache_bytes: int = _CACHE_BYTES) -> Iterator[Store]:
         """The data directory with an empty cache, through the proxy unless `is_direct`."""
         self._cache_count += 1
         cache = self._caches / f"{self._cache_count}"
@@ -173,13 +169,10 @@ def scan(store: Store, topic: TopicHandle, stop: threading.Event | None = None) 
 
 
 @contextmanager
-def scene_of(
-    run: Run, *, runs_elsewhere: bool = False, link_bytes_per_s: int | None = None
-) -> Iterator[_Scene]:
-    """`runs_elsewhere`: server and proxy stand for other machines, so they only get processors
-    that nobody else wants. `link_bytes_per_s` is the line to them; None is the loopback."""
+def scene_of(run: Run, *, link_bytes_per_s: int | None = None) -> Iterator[_Scene]:
+    """`link_bytes_per_s` is the line to the server; None is the loopback."""
     with ExitStack() as opened:
-        yield _Scene(run, opened, runs_elsewhere, link_bytes_per_s)
+        yield _Scene(run, opened, link_bytes_per_s)
 
 
 @benchmark("cold_first_record", unit="ms", bar=Bar.ratio_at_most(1.3), better=Better.LOWER)
@@ -294,11 +287,9 @@ def hot_append_during_cold(run: Run) -> Measured:
 
     Scan and appends are in one process, and the scan goes as fast as the line to the object store
     lets it: one gigabit a second, which the proxy shares among all answers. Server and proxy stand
-    for other machines: they are of the system's idle class, which gives way at once. (The lowest
-    niceness does not: here a scheduler lets a running process finish its slice of milliseconds.)
-    The loopback interface has no limit. There the scan gets 300 MB/s, for which server and proxy
-    take more of the processors than the process that is measured. This is recorded too, as
-    `loopback`, and is what happens where processors are short.
+    for other machines: they have a processor of their own, and what is measured has the others,
+    with and without the scan. The loopback interface has no limit: there the scan goes as fast as
+    processors do, and takes all that it can get of them. This is recorded too, as `loopback`.
     """
     found = _appends_beside_a_scan(run, link_bytes_per_s=_LINK_BYTES_PER_S)
     loopback = _appends_beside_a_scan(run, link_bytes_per_s=None)
@@ -308,7 +299,10 @@ def hot_append_during_cold(run: Run) -> Measured:
 
 
 def _appends_beside_a_scan(run: Run, *, link_bytes_per_s: int | None) -> Measured:
-    with scene_of(run, runs_elsewhere=True, link_bytes_per_s=link_bytes_per_s) as scene:
+    with ExitStack() as opened:
+        with processors.elsewhere():
+            scene = opened.enter_context(scene_of(run, link_bytes_per_s=link_bytes_per_s))
+        opened.enter_context(processors.here())
         scene.make_cold(segment_bytes=64 * _MIB, segment_count=4)
         os.sync()  # What the server has written would else be written back during some round.
         with scene.store(cache_bytes=_SMALL_CACHE_BYTES) as store:

@@ -310,6 +310,11 @@ class IoPool(Generic[R]):
                     settlement.fail(request.ticket, refusal)
                 settlement.deliver()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is work under way or waiting. No lock is taken: it may have just ended."""
+        return any(lane.requests or lane.worker_is_busy or lane.has_guest for lane in self._lanes)
+
     def statistics(self) -> PoolStatistics:
         lanes = self._lanes
         return PoolStatistics(

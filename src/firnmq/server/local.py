@@ -155,7 +155,12 @@ class LocalStore:
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
         if self._tiering.is_on:
-            self.tier = Tier(self._tiering, path, self._open_objects)
+            self.tier = Tier(
+                self._tiering,
+                path,
+                self._open_objects,
+                is_appending=lambda: self.pool.is_busy,
+            )
             opened.callback(self.tier.close)
             self._cold = self.tier.cold
         self._cold_readers = ThreadPoolExecutor(

@@ -10,6 +10,7 @@ from firnmq.adapter import OffsetManager
 from firnmq.config import TieringConfig
 from firnmq.server.identity import directory_id
 from firnmq.tiering.cold import ColdStorage
+from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.groups import GroupOffsets
 from firnmq.tiering.manifest import StoredOffset
 from firnmq.tiering.mover import TierMover
@@ -44,7 +45,10 @@ class Tier:
         config: TieringConfig,
         path: Path,
         open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
+        *,
+        is_appending: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_appending` says whether appends are under way, which cold reads let go first."""
         self.config = config
         self.store = open_objects(config)
         self.cold = ColdStorage(
@@ -52,6 +56,7 @@ class Tier:
             config.cache_directory or path / CACHE_DIRECTORY,
             cache_bytes=config.cache_bytes,
             rate=RateLimiter(config.read_bytes_per_s),
+            courtesy=Courtesy(is_appending),
         )
         self.mover: TierMover
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from firnmq.errors import FirnError
-from firnmq.testing.idle import idle_command
 
 _HEAD_BYTES_MAX = 64 * 1024
 _COPY_BYTES = 256 * 1024
@@ -215,12 +214,8 @@ class ProxyProcess:
         *,
         first_byte_ms: int,
         link_bytes_per_s: int | None = None,
-        runs_elsewhere: bool = False,
     ) -> None:
-        """With `runs_elsewhere` it only gets the processors that nobody else wants."""
         module = [sys.executable, "-m", "firnmq.testing.fault_proxy"]
-        if runs_elsewhere:
-            module = [*idle_command(), *module]
         options = ["--first-byte-ms", str(first_byte_ms)]
         if link_bytes_per_s is not None:
             options += ["--link-bytes-per-s", str(link_bytes_per_s)]

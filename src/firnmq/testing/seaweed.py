@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 from firnmq.errors import FirnError, StoreError
-from firnmq.testing.idle import idle_command
 from firnmq.tiering.stores import StoreOptions, open_store
 
 ACCESS_KEY = "tierkey"
@@ -40,17 +39,8 @@ class SeaweedServer:
     and never answers; `resume` lets it go on.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        bucket: str = "tier",
-        table_bucket: str = "",
-        runs_elsewhere: bool = False,
-    ) -> None:
-        """With `runs_elsewhere` it only gets the processors that nobody else wants."""
+    def __init__(self, directory: Path, *, bucket: str = "tier", table_bucket: str = "") -> None:
         self.bucket = bucket
-        self._runs_elsewhere = runs_elsewhere
         self._directory = directory
         self._table_bucket = table_bucket
         directory.mkdir(parents=True, exist_ok=True)
@@ -142,7 +132,6 @@ class SeaweedServer:
             *("admin.port", "admin.port.grpc"),
         )
         return [
-            *(idle_command() if self._runs_elsewhere else ()),
             _program(),
             "-logtostderr=true",
             "mini",

@@ -21,6 +21,7 @@ from firnmq.disk.files import Buffer
 from firnmq.errors import Closed, Corruption, StoreError
 from firnmq.eventlog import EventLogger
 from firnmq.tiering.cachefiles import CacheFiles
+from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
 
 _log = EventLogger("tiering")
@@ -116,6 +117,7 @@ class ChunkCache:
         piece_bytes: int,
         threads: int,
         limiter: Limiter | None = None,
+        courtesy: Courtesy | None = None,
     ) -> None:
         if piece_bytes < 1 or chunk_bytes % piece_bytes:
             raise ValueError(f"{chunk_bytes} bytes are no whole number of pieces of {piece_bytes}")
@@ -134,15 +136,21 @@ class ChunkCache:
         self._memory: ExtentTable[Buffer] = ExtentTable(piece_bytes)
         """What came first goes first: by use, what a scan has read would displace what it is about
         to read. What is read again and again is on the disk, and in the page cache."""
+        courtesy = courtesy or Courtesy()
         heads_bytes = disk_bytes // _HEADS_SHARE
         self._data_files = CacheFiles(
             directory / "data",
             max_bytes=disk_bytes - heads_bytes,
             piece_bytes=piece_bytes,
             origin=store.url,
+            courtesy=courtesy,
         )
         self._head_files = CacheFiles(
-            directory / "heads", max_bytes=heads_bytes, piece_bytes=piece_bytes, origin=store.url
+            directory / "heads",
+            max_bytes=heads_bytes,
+            piece_bytes=piece_bytes,
+            origin=store.url,
+            courtesy=courtesy,
         )
         self._flights: dict[tuple[str, int], _Flight] = {}
         """By the name of the part and each piece."""

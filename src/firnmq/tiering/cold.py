@@ -21,6 +21,7 @@ from firnmq.index import Point
 from firnmq.tiering import keys
 from firnmq.tiering.cache import CacheStatistics, ChunkCache, Limiter, RangeStore
 from firnmq.tiering.coldindex import ColdIndex, IndexHeads
+from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import ObjectPart
 from firnmq.tiering.readahead import ReadAhead
 
@@ -35,6 +36,9 @@ HEADS_BYTES = 64 * 1024 * 1024
 
 _AHEAD_S = 0.5
 """Bytes fetched ahead take at most so long at the rate that is allowed."""
+
+_PATIENCE_S = 0.002
+"""For one read: little for one that goes to a store, and much for an append."""
 
 _BATCH_LENGTH = struct.Struct(
     ">"
@@ -58,9 +62,11 @@ class ColdStorage:
         memory_bytes: int | None = None,
         heads_bytes: int = HEADS_BYTES,
         rate: Limiter | None = None,
+        courtesy: Courtesy | None = None,
     ) -> None:
         """`memory_bytes`: of what was fetched last, beside the disk; None: enough for two who read
         at full depth. As much again may wait to be written to the disk."""
+        self._courtesy = courtesy or Courtesy()
         if rate is not None and rate.bytes_per_s is not None:
             # What is fetched ahead is paid for first: it must not keep others waiting for long.
             read_ahead = min(read_ahead, max(int(rate.bytes_per_s * _AHEAD_S) // chunk_bytes, 1))
@@ -76,6 +82,7 @@ class ColdStorage:
             piece_bytes=first_bytes // 2,
             threads=read_ahead + 2,
             limiter=rate,
+            courtesy=self._courtesy,
         )
         self._read_ahead = ReadAhead(self._cache, read_ahead)
         self._heads = IndexHeads(heads_bytes)
@@ -134,6 +141,7 @@ class ColdStorage:
         wanted = min(size, part.length - position)
         if wanted <= 0:
             return b""
+        self._courtesy.give_way(_PATIENCE_S)
         first = (position // cache.piece_bytes + 2) * cache.piece_bytes - position
         if wanted > first and not self._read_ahead.is_continued(part, position):
             data = cache.read(part, position, first)

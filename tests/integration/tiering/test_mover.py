@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.integration.tiering.stage import (
     Stage,
     Wrapped,
     check,
+    record_of,
 )
 
 ENGINES = ("EngineSegment", "EngineRocksDB", "EngineMemory")
@@ -35,6 +37,32 @@ def _change(stage: Stage, name: str = TOPIC, **fields: Any) -> None:
     config = dataclasses.replace(stage.store.topic(name).topic.config, **fields)
     run_blocking(stage.local.manager.reconfigure_topic(name, config))
     stage.settle()
+
+
+def test_cold_reads_beside_an_append_that_does_not_end(
+    tmp_path: Path, tiering: TieringConfig
+) -> None:
+    """They let it go first, and do not wait for it for ever."""
+    with Stage(tmp_path / "data", tiering) as stage:
+        cold = stage.create(local_retention_ms=0)
+        stage.fill(0, 120)
+        stage.work()
+        hot = stage.create("hot")
+        hot.append([record_of(0)], shard=0)
+        pool, tier = stage.local.pool, stage.local.tier
+        assert tier is not None
+        log = stage.local.engines["EngineSegment"].log(hot.topic.shard_name(0))
+        with log.lock:
+            appender = threading.Thread(target=hot.append, args=([record_of(1)],))
+            appender.start()
+            while not pool.is_busy:
+                time.sleep(0.001)
+            check(cold, range(120))
+            tier.cold.flush()
+            assert tier.cold.statistics().disk_bytes > 0
+            assert pool.is_busy
+        appender.join()
+        assert [record.offset for record in hot.read(0)] == [0, 1]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -477,6 +477,27 @@ def test_a_guest_works_while_the_worker_has_nothing_to_do(
     asyncio.run(main())
 
 
+def test_a_pool_is_busy_from_the_first_request_to_the_end_of_the_last(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
+    async def main() -> None:
+        pool = make_pool()
+        await until_idle(pool, handlers[0])
+        assert not pool.is_busy
+        outcomes = Outcomes()
+        handlers[0].hold()
+        pool.hand_over([(0, outcomes.request("first"))], quick_in=None)
+        assert pool.is_busy, "a request waits"
+        await asyncio.to_thread(handlers[0].entered.wait, 20)
+        assert pool.is_busy, "the worker is at it"
+        handlers[0].gate.set()
+        await outcomes.wait(1)
+        await until_idle(pool, handlers[0])
+        assert not pool.is_busy
+
+    asyncio.run(main())
+
+
 def test_a_guest_that_was_slow_leaves_the_work_to_the_worker(
     make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 from firnmq.errors import Closed, Corruption, ObjectNotFound
 from firnmq.tiering.cache import ChunkCache
 from firnmq.tiering.cachefiles import CacheFiles
+from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
 from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
 
@@ -320,9 +322,82 @@ def test_a_file_that_goes_under_a_running_cache_is_fetched_again(
     assert cache.read(PART, 0, 100) == CONTENT[:100]
 
 
+def files_in(directory: Path, max_bytes: int = 10**6) -> CacheFiles:
+    return CacheFiles(
+        directory, max_bytes=max_bytes, piece_bytes=PIECE, origin="test", courtesy=Courtesy()
+    )
+
+
+@pytest.mark.parametrize("size", [PIECE, CHUNK, 5_500])
+def test_a_full_cache_writes_over_the_files_it_has(tmp_path: Path, size: int) -> None:
+    """None is removed and made anew, which costs all who sync on a device that discards blocks."""
+    files = files_in(tmp_path, max_bytes=2 * CHUNK)
+    for name in ("a", "b"):
+        assert files.write(name, 0, CONTENT[:CHUNK])
+    before = {path.stat().st_ino for path in tmp_path.rglob("*") if path.is_file()}
+    for number in range(5):
+        content = CONTENT[number : number + size]
+        assert files.write(f"new-{number}", 0, content)
+        after = {path.stat().st_ino for path in tmp_path.rglob("*") if path.is_file()}
+        assert after & before
+        assert files.read(f"new-{number}", 0, size) == content
+        assert files.size_bytes <= 2 * CHUNK
+        before = after
+    assert files.corrupt_count == files.failed_write_count == 0
+    again = files_in(tmp_path, max_bytes=2 * CHUNK)
+    assert again.read("new-4", 0, size) == CONTENT[4 : 4 + size]
+    assert again.read("a", 0, CHUNK) is None
+
+
+def test_a_file_that_is_gone_is_not_missed_when_it_would_be_written_over(tmp_path: Path) -> None:
+    files = files_in(tmp_path, max_bytes=2 * CHUNK)
+    for start in (0, CHUNK):
+        assert files.write("a", start, CONTENT[:CHUNK])
+    shutil.rmtree(tmp_path)
+    for name in ("a", "b"):
+        assert files.write(name, 2 * CHUNK, CONTENT[:CHUNK])
+        assert files.read(name, 2 * CHUNK, CHUNK) == CONTENT[:CHUNK]
+
+
+def test_extents_of_one_part_make_room_for_each_other(tmp_path: Path) -> None:
+    """Its folder is there all the time, whichever of them is the last."""
+    files = files_in(tmp_path, max_bytes=CHUNK)
+    for start in range(0, 5 * CHUNK, CHUNK):
+        assert files.write("a", start, CONTENT[start : start + CHUNK])
+        assert files.read("a", start, CHUNK) == CONTENT[start : start + CHUNK]
+    assert files.evicted_count == 4
+
+
+def test_a_reader_is_not_given_what_was_written_over_its_file(tmp_path: Path) -> None:
+    files = files_in(tmp_path, max_bytes=CHUNK)
+    assert files.write("a", 0, CONTENT[:CHUNK])
+    (path,) = (each for each in tmp_path.rglob("*") if each.is_file())
+    with path.open("r+b") as file:
+        file.write(CONTENT[CHUNK : 2 * CHUNK])
+    assert files.read("a", 0, CHUNK) is None
+
+
+def test_what_is_written_lets_appends_go_first(tmp_path: Path) -> None:
+    looks = 0
+
+    def is_appending() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks % 3 != 0
+
+    courtesy = Courtesy(is_appending)
+    files = CacheFiles(
+        tmp_path, max_bytes=10**6, piece_bytes=PIECE, origin="test", courtesy=courtesy
+    )
+    content = CONTENT * 3  # More than one slice.
+    assert files.write("a", 0, content)
+    assert looks >= 6, "before the first slice, and before the others"
+    assert files.read("a", 0, len(content)) == content
+
+
 def test_extents_of_one_size_that_overlap_are_not_taken_for_each_other(tmp_path: Path) -> None:
     """The one that is asked for is on the disk, and then a newer one over its first pieces."""
-    files = CacheFiles(tmp_path, max_bytes=10**6, piece_bytes=PIECE, origin="test")
+    files = files_in(tmp_path)
     for start in (3_000, 2_000):
         assert files.write("a", start, CONTENT[start : start + 4_000])
     assert files.extent_at("a", 6) == (3_000, 4_000)

@@ -2,6 +2,9 @@
 
 import builtins
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,3 +179,28 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(StorePackageMissing, match=r"pip install 'firnmq\[s3\]'"):
         open_store("s3://bucket")
+
+
+_PRIORITIES = """
+import os
+from firnmq.tiering.stores import StoreOptions, open_store
+
+open_store("s3://bucket", StoreOptions(region="us-east-1", access_key="a", secret_key="s"))
+for thread in os.listdir("/proc/self/task"):
+    with open(f"/proc/self/task/{thread}/comm") as name:
+        print(os.getpriority(os.PRIO_PROCESS, int(thread)), name.read().strip())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads have no priority here")
+def test_obstores_threads_let_others_go_first() -> None:
+    """Those of this process keep their priority."""
+    output = subprocess.run(
+        [sys.executable, "-c", _PRIORITIES], capture_output=True, text=True, check=True
+    ).stdout
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    found = [line.split(" ", 1) for line in output.splitlines()]
+    lowered = [name for niceness, name in found if int(niceness) > usual]
+    assert lowered
+    assert all(name.startswith("tokio") for name in lowered)
+    assert [int(niceness) for niceness, name in found if not name.startswith("tokio")] == [usual]
