@@ -73,6 +73,10 @@ class _Scene:
             client_options={"allow_http": True, "timeout": "60s"},
         )
 
+    @property
+    def server_pids(self) -> tuple[int, int]:
+        return self._server.pid, self._proxy.pid
+
     @contextmanager
     def store(self, *, is_direct: bool = False, cache_bytes: int = _CACHE_BYTES) -> Iterator[Store]:
         """The data directory with an empty cache, through the proxy unless `is_direct`."""
@@ -299,10 +303,10 @@ def hot_append_during_cold(run: Run) -> Measured:
 
 
 def _appends_beside_a_scan(run: Run, *, link_bytes_per_s: int | None) -> Measured:
-    with ExitStack() as opened:
-        with processors.elsewhere():
-            scene = opened.enter_context(scene_of(run, link_bytes_per_s=link_bytes_per_s))
-        opened.enter_context(processors.here())
+    with (
+        scene_of(run, link_bytes_per_s=link_bytes_per_s) as scene,
+        processors.apart_from(scene.server_pids),
+    ):
         scene.make_cold(segment_bytes=64 * _MIB, segment_count=4)
         os.sync()  # What the server has written would else be written back during some round.
         with scene.store(cache_bytes=_SMALL_CACHE_BYTES) as store:

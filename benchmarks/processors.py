@@ -5,44 +5,31 @@ measured. A lower priority is not enough: within the kernel it goes on for milli
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def elsewhere() -> Iterator[None]:
-    """Processes that are started within run on the other machine's processor, for good."""
-    processors = _processors()
+def apart_from(servers: Iterable[int]) -> Iterator[None]:
+    """Servers, by their process ids, get a processor of their own; this process has the others.
+
+    They have been started before: one that finds a single processor when it starts works off what
+    it has to do in long pieces, which a large server does not.
+    """
+    processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     if len(processors) < 2:
         yield
         return
-    os.sched_setaffinity(0, processors[:1])
+    for server in servers:
+        _keep_to(processors[:1], server)
+    _keep_to(processors[1:], os.getpid())
     try:
         yield
     finally:
-        os.sched_setaffinity(0, processors)
+        _keep_to(processors, os.getpid())
 
 
-@contextmanager
-def here() -> Iterator[None]:
-    """All threads of this process keep off the other machine's processor."""
-    processors = _processors()
-    if len(processors) < 2:
-        yield
-        return
-    _keep_to(processors[1:])
-    try:
-        yield
-    finally:
-        _keep_to(processors)
-
-
-def _processors() -> list[int]:
-    """Those that this process may use, where the system lets it choose."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
-
-
-def _keep_to(processors: list[int]) -> None:
-    for thread in os.listdir("/proc/self/task"):
+def _keep_to(processors: list[int], process: int) -> None:
+    for thread in os.listdir(f"/proc/{process}/task"):
         with suppress(ProcessLookupError):  # It has just ended.
             os.sched_setaffinity(int(thread), processors)

@@ -231,6 +231,10 @@ class ProxyProcess:
         self.port = int(line)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 

@@ -51,6 +51,10 @@ class SeaweedServer:
         raise SeaweedFailed(f"SeaweedFS does not start:\n{self._log_end()}")
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
