@@ -33,8 +33,8 @@ class TieringConfig(StoreOptions):
     cache_bytes: int = 1024 * _MIB
     """Bytes the cache may hold; the least recently read go first."""
     read_bytes_per_s: int | None = None
-    """Bytes a second that cold reads may fetch. None: no limit. A gigabyte costs about two seconds
-    of a processor, which appends feel where there are only two and both are busy."""
+    """Bytes a second that cold reads may fetch. None: no limit. They let appends go first
+    anyway; a gigabyte takes about two seconds of a processor, which are felt where none is free."""
     upload_bytes_per_s: int | None = None
     """Bytes a second that uploads may send. None: no limit."""
     parallel_uploads: int = 2

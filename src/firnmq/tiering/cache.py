@@ -257,7 +257,9 @@ class ChunkCache:
             for flight in self._to_write:
                 if flight.part.name == part.name:
                     flight.is_unwanted = True
-            # What is being written now has to be found below.
+            # What is being written now is given up, and has to be gone: nobody waits here for long.
+            if self._being_written is not None and self._being_written.part == part:
+                self._being_written.is_unwanted = True
             while self._being_written is not None and self._being_written.part == part:
                 self._has_written.wait()
         self._files(part).forget(part.name)
@@ -403,9 +405,13 @@ class ChunkCache:
                     continue
                 self._being_written = flight
             try:
-                self._files(flight.part).write(flight.part.name, flight.start, flight.data)
+                self._write(flight, flight.data)
             except Exception:
                 self._failed_write_count += 1  # The bytes are not cached; nobody needs to know.
+
+    def _write(self, flight: _Flight, data: Buffer) -> None:
+        files = self._files(flight.part)
+        files.write(flight.part.name, flight.start, data, lambda: not flight.is_unwanted)
 
     def flush(self) -> None:
         """Waits until all that is to be written has been."""

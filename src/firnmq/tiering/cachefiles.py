@@ -15,6 +15,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -102,24 +103,31 @@ class CacheFiles:
     def _read_slices(self, path: Path, size: int) -> tuple[Buffer, int]:
         """The bytes of a file, if it has that size, and their CRC; a little at a time, so that
         neither the disk nor a processor is taken for long."""
-        data, crc = bytearray(size), 0
+        data, crc, patience_s = bytearray(size), 0, _READ_PATIENCE_S
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.fstat(descriptor).st_size != size:
                 return b"", 0
-            with memoryview(data) as view:
-                for start in range(0, size, _SLICE_BYTES):
-                    self._courtesy.give_way(_READ_PATIENCE_S)
-                    with view[start : start + _SLICE_BYTES] as part:
-                        if os.preadv(descriptor, (part,), start) != len(part):
-                            return b"", 0  # It has become shorter.
-                        crc = crc32c(part, crc)
+            view = memoryview(data)
+            at = 0
+            while at < size:
+                patience_s -= self._courtesy.give_way(patience_s)
+                count = os.preadv(descriptor, (view[at : at + _SLICE_BYTES],), at)
+                if count == 0:
+                    return b"", 0  # It has become shorter.
+                crc = crc32c(view[at : at + count], crc)
+                at += count
         finally:
             os.close(descriptor)
-        return data, crc
+        return view.toreadonly(), crc
 
-    def write(self, part: str, start: int, data: Buffer) -> bool:
-        """Keeps an extent and makes room for it; False if that was not possible."""
+    def write(
+        self, part: str, start: int, data: Buffer, is_wanted: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Keeps an extent and makes room for it; False if that was not possible.
+
+        It is given up as soon as it is not wanted any more.
+        """
         size = len(data)
         if size > self._max_bytes or size == 0:
             return False
@@ -131,17 +139,19 @@ class CacheFiles:
                 unfinished.parent.mkdir(parents=True, exist_ok=True)
             self._make_room(size, reused_as=unfinished)
             try:
-                crc = self._write_all(unfinished, data)
+                crc = self._write_all(unfinished, data, is_wanted)
             except FileNotFoundError:  # Somebody has removed its folder.
                 unfinished.parent.mkdir(parents=True, exist_ok=True)
-                crc = self._write_all(unfinished, data)
+                crc = self._write_all(unfinished, data, is_wanted)
             extent = Extent(folder, start, size, crc)
             self._note_use(unfinished)
             unfinished.rename(self._path(extent))
-        except OSError:
+        except (OSError, _Unwanted) as error:
             _unlink(unfinished)
+            with suppress(OSError):
+                unfinished.parent.rmdir()  # Only if it has nothing else.
             with self._lock:
-                self.failed_write_count += 1
+                self.failed_write_count += isinstance(error, OSError)
             return False
         with self._lock:
             replaced = self._table.put(extent)
@@ -150,21 +160,28 @@ class CacheFiles:
         self._make_room(0)
         return True
 
-    def _write_all(self, path: Path, data: Buffer) -> int:
+    def _write_all(self, path: Path, data: Buffer, is_wanted: Callable[[], bool]) -> int:
         """Writes a file; the CRC of what is in it."""
         with self._pages_lock:
             if self._pages is None:
                 self._pages = mmap.mmap(-1, _SLICE_BYTES)
             if self._is_direct:
                 try:
-                    return self._write_slices(path, data, self._pages, os.O_DIRECT)
+                    return self._write_slices(path, data, is_wanted, self._pages, os.O_DIRECT)
                 except OSError as error:
                     if error.errno != errno.EINVAL:
                         raise
                     self._is_direct = False  # The file system has no such writes.
-            return self._write_slices(path, data, self._pages)
+            return self._write_slices(path, data, is_wanted, self._pages)
 
-    def _write_slices(self, path: Path, data: Buffer, pages: mmap.mmap, flags: int = 0) -> int:
+    def _write_slices(
+        self,
+        path: Path,
+        data: Buffer,
+        is_wanted: Callable[[], bool],
+        pages: mmap.mmap,
+        flags: int = 0,
+    ) -> int:
         """Writes a file so that others who need the disk at the same time hardly notice; its CRC.
 
         Past the page cache, since its write-back comes in bursts for which every sync on the device
@@ -177,6 +194,8 @@ class CacheFiles:
             with memoryview(pages) as aligned:
                 for start in range(0, size, _SLICE_BYTES):
                     self._courtesy.give_way(_PATIENCE_S)
+                    if not is_wanted():
+                        raise _Unwanted
                     before = time.perf_counter()
                     part = view[start : start + _SLICE_BYTES]
                     aligned[: len(part)] = part
@@ -272,13 +291,17 @@ class CacheFiles:
 _SLICE_BYTES = 64 * 1024
 _PATIENCE_S = 0.005
 """For one slice: where appends never pause, 12 MB/s are still written."""
-_READ_PATIENCE_S = 0.001
-"""The same for reads, which somebody waits for: then the cache gives 60 MB/s."""
+_READ_PATIENCE_S = 0.005
+"""For a whole file that is read: somebody waits for it."""
 _BLOCK_BYTES = 4096
 """Direct writes are whole blocks, from memory that is aligned to them."""
 _OPEN_MODE = 0o640
 _NAMES_MAX = 10_000
 """Names of parts whose folders are remembered, so that memory does not grow with the log."""
+
+
+class _Unwanted(Exception):
+    """What is being written was forgotten."""
 
 
 def _is_renamed(path: Path, target: Path) -> bool:

@@ -16,15 +16,17 @@ class Courtesy:
         """`is_appending` says whether appends are under way just now."""
         self._is_appending = is_appending
 
-    def give_way(self, patience_s: float) -> None:
+    def give_way(self, patience_s: float) -> float:
         """Returns when no append is under way, or after a while: appends may come without end.
 
         One that has just ended has yet to wake those who wait for it, so it counts a little longer.
+        What is returned is how many seconds it took.
         """
-        if not self._is_appending():
-            return
-        patience_ends = time.perf_counter() + patience_s
+        if patience_s <= 0 or not self._is_appending():
+            return 0.0
+        began = time.perf_counter()
         is_over = False
-        while not is_over and time.perf_counter() < patience_ends:
+        while not is_over and time.perf_counter() < began + patience_s:
             is_over = not self._is_appending()
             time.sleep(_LOOK_S)
+        return time.perf_counter() - began

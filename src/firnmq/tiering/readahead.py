@@ -69,15 +69,17 @@ class ReadAhead:
             stream.start, stream.end = position, end
             self._last_moves.append(id(stream))
             until = self._until(stream)
-            if until is None or until <= stream.ahead_end:
-                return  # What is on its way need not be looked for again.
-            stream.ahead_end = until
+            if until is None:
+                return
             beyond = until - part.length
-            if beyond > 0 and following is not None and following.length:
-                if not self._streams.get(following.name):
-                    self._add(following, _Stream(0, 0, stream.read_bytes))
-            else:
+            if beyond <= 0 or (following is not None and not following.length):
                 following = None
+            is_followed = following is None or bool(self._streams.get(following.name))
+            if until == stream.ahead_end and is_followed:
+                return  # What is on its way need not be looked for with every read.
+            stream.ahead_end = until
+            if following is not None and not is_followed:
+                self._add(following, _Stream(0, 0, stream.read_bytes))
         self._cache.prefetch(part, -(-end // piece_bytes) * piece_bytes, until)
         if following is not None:
             chunk_bytes = self._cache.chunk_bytes

@@ -4,6 +4,7 @@ import errno
 import random
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from firnmq.errors import Closed, Corruption, ObjectNotFound
 from firnmq.tiering.cache import ChunkCache
-from firnmq.tiering.cachefiles import CacheFiles
+from firnmq.tiering.cachefiles import _SLICE_BYTES, CacheFiles
 from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
 from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
@@ -369,30 +370,96 @@ def test_extents_of_one_part_make_room_for_each_other(tmp_path: Path) -> None:
 
 
 def test_a_reader_is_not_given_what_was_written_over_its_file(tmp_path: Path) -> None:
-    files = files_in(tmp_path, max_bytes=CHUNK)
-    assert files.write("a", 0, CONTENT[:CHUNK])
-    (path,) = (each for each in tmp_path.rglob("*") if each.is_file())
-    with path.open("r+b") as file:
-        file.write(CONTENT[CHUNK : 2 * CHUNK])
-    assert files.read("a", 0, CHUNK) is None
-
-
-def test_what_is_written_lets_appends_go_first(tmp_path: Path) -> None:
+    """While it reads, its extent goes and the file gets other bytes."""
+    size = 3 * _SLICE_BYTES
+    content, other = CONTENT * 4, CONTENT[::-1] * 4
     looks = 0
 
     def is_appending() -> bool:
         nonlocal looks
         looks += 1
-        return looks % 3 != 0
+        if looks == 2:  # Before the second slice.
+            assert files.write("b", 0, other[:size])
+        return False
 
-    courtesy = Courtesy(is_appending)
-    files = CacheFiles(
-        tmp_path, max_bytes=10**6, piece_bytes=PIECE, origin="test", courtesy=courtesy
-    )
-    content = CONTENT * 3  # More than one slice.
+    files = files_in(tmp_path, max_bytes=size)
+    assert files.write("a", 0, content[:size])
+    (inode,) = (path.stat().st_ino for path in tmp_path.rglob("*") if path.is_file())
+    files._courtesy = Courtesy(is_appending)
+    assert files.read("a", 0, size) is None
+    assert looks > 2
+    assert files.corrupt_count == 0, "it was evicted, not damaged"
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert path.stat().st_ino == inode
+    assert files.read("b", 0, size) == other[:size]
+
+
+def test_what_is_written_lets_appends_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it begins, and before each slice."""
+    waits: list[float] = []
+    courtesy = Courtesy()
+    monkeypatch.setattr(courtesy, "give_way", lambda patience_s: waits.append(patience_s) or 0.0)
+    files = files_in(tmp_path)
+    files._courtesy = courtesy
+    content = (CONTENT * 4)[: 2 * _SLICE_BYTES + 1]
     assert files.write("a", 0, content)
-    assert looks >= 6, "before the first slice, and before the others"
+    assert len(waits) == 1 + 3
     assert files.read("a", 0, len(content)) == content
+    assert len(waits) == 1 + 3 + 3
+
+
+def test_a_read_waits_for_appends_once_and_not_for_every_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_in(tmp_path)
+    content = (CONTENT * 20)[: 10 * _SLICE_BYTES]
+    assert files.write("a", 0, content)
+    waits: list[float] = []
+    courtesy = Courtesy()
+    monkeypatch.setattr(
+        courtesy, "give_way", lambda patience_s: waits.append(patience_s) or patience_s
+    )
+    files._courtesy = courtesy
+    assert files.read("a", 0, len(content)) == content
+    assert [wait for wait in waits if wait > 0] == waits[:1]
+
+
+def test_what_is_forgotten_while_it_is_written_is_given_up(
+    make: Make, store: ScriptedStore, tmp_path: Path
+) -> None:
+    """Whoever forgets it may be holding what appends wait for."""
+    began, may_go_on = threading.Event(), threading.Event()
+
+    def is_appending() -> bool:
+        began.set()
+        may_go_on.wait(20)
+        return False
+
+    cache = make(courtesy=Courtesy(is_appending))
+    assert cache.read(PART, 0, 100) == CONTENT[:100]
+    assert began.wait(20)
+    forgetting = threading.Thread(target=cache.forget, args=(PART,))
+    forgetting.start()
+    while not cache._being_written.is_unwanted:  # type: ignore[union-attr]
+        time.sleep(0.001)
+    may_go_on.set()
+    forgetting.join(20)
+    assert not forgetting.is_alive()
+    assert cached_files(tmp_path) == []
+    assert cache.statistics().failed_write_count == 0
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = files_in(tmp_path)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr("os.pwrite", full)
+    assert not files.write("a", 0, CONTENT[:CHUNK])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_extents_of_one_size_that_overlap_are_not_taken_for_each_other(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_without_appends_nobody_waits(clock: Clock) -> None:
-    Courtesy().give_way(HOUR_S)
-    Courtesy(lambda: False).give_way(HOUR_S)
+    assert Courtesy().give_way(HOUR_S) == 0
+    assert Courtesy(lambda: False).give_way(HOUR_S) == 0
+    assert Courtesy(lambda: True).give_way(0) == 0, "no patience is left"
     assert clock.sleep_count == 0
 
 
@@ -46,5 +47,5 @@ def test_an_append_goes_first_and_its_caller_too(clock: Clock) -> None:
 
 
 def test_appends_without_end_are_waited_for_a_while(clock: Clock) -> None:
-    Courtesy(lambda: True).give_way(0.01)
+    assert Courtesy(lambda: True).give_way(0.01) == clock.now_s
     assert 0.01 <= clock.now_s < 0.012

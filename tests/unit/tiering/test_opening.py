@@ -2,7 +2,6 @@
 
 import builtins
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -182,25 +181,81 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
 
 
 _PRIORITIES = """
-import os
+import os, sys
+from firnmq.errors import StoreError
 from firnmq.tiering.stores import StoreOptions, open_store
 
-open_store("s3://bucket", StoreOptions(region="us-east-1", access_key="a", secret_key="s"))
-for thread in os.listdir("/proc/self/task"):
-    with open(f"/proc/self/task/{thread}/comm") as name:
-        print(os.getpriority(os.PRIO_PROCESS, int(thread)), name.read().strip())
+store = open_store(
+    "s3://bucket",
+    StoreOptions(
+        endpoint="http://127.0.0.1:1", allow_http=True, region="r", access_key="a", secret_key="s",
+        retries=0, timeout_ms=5_000,
+    ),
+)
+for _ in range(2):
+    try:
+        store.head("key")
+    except StoreError:
+        pass
+own = {str(os.getpid())}
+print(os.getpriority(os.PRIO_PROCESS, 0))
+for thread in set(os.listdir("/proc/self/task")) - own:
+    print(os.getpriority(os.PRIO_PROCESS, int(thread)))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads have no priority here")
-def test_obstores_threads_let_others_go_first() -> None:
-    """Those of this process keep their priority."""
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+@pytest.mark.parametrize(("more", "less"), [(0, 10), (5, 10), (15, 4)])
+def test_obstores_threads_let_others_go_first(more: int, less: int) -> None:
+    """The first number is the process's own, the others are its threads'."""
     output = subprocess.run(
-        [sys.executable, "-c", _PRIORITIES], capture_output=True, text=True, check=True
+        ["nice", "-n", str(more), sys.executable, "-c", _PRIORITIES],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    found = [line.split(" ", 1) for line in output.splitlines()]
-    lowered = [name for niceness, name in found if int(niceness) > usual]
-    assert lowered
-    assert all(name.startswith("tokio") for name in lowered)
-    assert [int(niceness) for niceness, name in found if not name.startswith("tokio")] == [usual]
+    own, *threads = map(int, output.split())
+    if own != more:
+        pytest.skip("this process has another priority itself")
+    assert threads
+    assert set(threads) == {own + less}
+
+
+_FORK = """
+import os
+from firnmq.errors import StoreError
+from firnmq.tiering.stores import StoreOptions, open_store
+
+def use():
+    options = StoreOptions(
+        endpoint="http://127.0.0.1:1", allow_http=True, region="r", access_key="a", secret_key="s",
+        retries=0, timeout_ms=5_000,
+    )
+    try:
+        open_store("s3://bucket", options).head("key")
+    except StoreError as error:
+        return str(error)
+
+if USES_FIRST:
+    use()
+else:
+    open_store("s3://bucket", StoreOptions(region="r"))
+child = os.fork()
+if not child:
+    print(use(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize(("uses_first", "says"), [(True, "spawn"), (False, "cannot be reached")])
+def test_a_process_forked_from_one_that_used_a_store(uses_first: bool, says: str) -> None:
+    """Its own stores would wait for ever for threads that it does not have; it is told so."""
+    output = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"USES_FIRST = {uses_first}" + _FORK],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    assert says in output

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING
@@ -50,8 +51,9 @@ _PART_COUNT_MAX = 9_000
 _LIST_PAGE = 1_000
 """Objects per page, the most that S3 gives."""
 
-_NICENESS = 10
+_MORE_NICENESS = 10
 """Where processors are short, a tenth of what a thread of the usual priority gets."""
+_NICENESS_MAX = 19
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _NO_BUCKET = "NoSuchBucket"
@@ -70,7 +72,6 @@ def open_cloud_store(scheme: str, bucket: str, prefix: str, options: StoreOption
         import obstore.exceptions
     except ImportError as error:
         raise StorePackageMissing(url, "s3") from error
-    _start_threads()
     client: S3Store | GCSStore | AzureStore
     uploads = None
     try:
@@ -91,24 +92,28 @@ def open_cloud_store(scheme: str, bucket: str, prefix: str, options: StoreOption
 
 
 @cache
-def _start_threads() -> None:
+def _start_threads() -> int:
     """Has obstore start the threads in which it talks to stores, with a lower priority than others.
 
     They take what the thread has that starts them, where the system knows priorities of threads.
     So those who append or answer get a processor first, and these still get some of it when all
     are taken. None of them ever holds the interpreter's lock, which others would have to wait for.
+    What is returned is the process that has them: one that is forked from it has not.
     """
     import obstore
     from obstore.store import MemoryStore
 
     def start() -> None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        if sys.platform == "linux":
+            own = threading.get_native_id()
+            niceness = os.getpriority(os.PRIO_PROCESS, own) + _MORE_NICENESS
+            os.setpriority(os.PRIO_PROCESS, own, min(niceness, _NICENESS_MAX))
         obstore.put(MemoryStore(), "any", b"")
 
     thread = threading.Thread(target=start, name="firn-store-start")
     thread.start()
     thread.join()
+    return os.getpid()
 
 
 class CloudStore:
@@ -269,6 +274,12 @@ class CloudStore:
         """Makes obstore's errors ours. What the caller's chunks raise passes as it is."""
         if os.getpid() != self._process:
             raise StoreError(self.url, "was opened before a fork; open it again in this process")
+        if os.getpid() != _start_threads():
+            raise StoreError(
+                self.url,
+                "cannot be used here: the process that this one was forked from has used a store, "
+                "and its threads are not here; start processes anew (spawn) instead of forking",
+            )
         errors = self._obstore.exceptions
         try:
             yield
