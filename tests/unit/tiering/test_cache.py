@@ -4,7 +4,6 @@ import errno
 import random
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -442,8 +441,10 @@ def test_what_is_forgotten_while_it_is_written_is_given_up(
     assert began.wait(20)
     forgetting = threading.Thread(target=cache.forget, args=(PART,))
     forgetting.start()
-    while not cache._being_written.is_unwanted:  # type: ignore[union-attr]
-        time.sleep(0.001)
+    flight = cache._being_written
+    assert flight is not None
+    while not flight.is_unwanted:
+        forgetting.join(0.001)
     may_go_on.set()
     forgetting.join(20)
     assert not forgetting.is_alive()
