@@ -43,6 +43,7 @@ _APPENDS_PER_S = 200
 _APPEND_ROUND_S = 3
 _APPEND_RECORDS = 10
 _CACHE_BYTES = 1024 * _MIB
+"""As a node has it that was told nothing."""
 _SMALL_CACHE_BYTES = 96 * _MIB
 """Less than there is to scan, as it is with years of history: nothing is found there again."""
 _LINK_BYTES_PER_S = 125 * MEGABYTE

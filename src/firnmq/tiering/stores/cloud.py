@@ -272,14 +272,15 @@ class CloudStore:
         self, key: str, operation: str, start: int = 0, size: int = 0
     ) -> Iterator[None]:
         """Makes obstore's errors ours. What the caller's chunks raise passes as it is."""
-        if os.getpid() != self._process:
-            raise StoreError(self.url, "was opened before a fork; open it again in this process")
-        if os.getpid() != _start_threads():
+        process = os.getpid()
+        if process != _start_threads():  # Opening it again would not help.
             raise StoreError(
                 self.url,
                 "cannot be used here: the process that this one was forked from has used a store, "
                 "and its threads are not here; start processes anew (spawn) instead of forking",
             )
+        if process != self._process:
+            raise StoreError(self.url, "was opened before a fork; open it again in this process")
         errors = self._obstore.exceptions
         try:
             yield
