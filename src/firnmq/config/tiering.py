@@ -33,8 +33,11 @@ class TieringConfig(StoreOptions):
     cache_bytes: int = 1024 * _MIB
     """Bytes the cache may hold; the least recently read go first."""
     read_bytes_per_s: int | None = None
-    """Bytes a second that cold reads may fetch. None: no limit. They let appends go first
-    anyway; a gigabyte takes about two seconds of a processor, which are felt where none is free."""
+    """Bytes a second that cold reads may fetch. None: no limit."""
+    read_bytes_per_s_beside_appends: int | None = None
+    """Bytes a second that cold reads may take from the store or the cache on disk while there are
+    appends: a gigabyte takes about two seconds of a processor, for which they would wait. None: 64
+    MB for each processor, up to four. One record somewhere is not held up by it."""
     upload_bytes_per_s: int | None = None
     """Bytes a second that uploads may send. None: no limit."""
     parallel_uploads: int = 2
@@ -88,6 +91,7 @@ def load_tiering_config(
 
 
 _POSITIVE = (
-    *("cache_bytes", "read_bytes_per_s", "upload_bytes_per_s", "parallel_uploads"),
+    *("cache_bytes", "read_bytes_per_s", "read_bytes_per_s_beside_appends"),
+    *("upload_bytes_per_s", "parallel_uploads"),
     *("backlog_bytes", "interval_ms", "retry_ms", "retry_ms_max", "scrub_ms", "offsets_ms"),
 )

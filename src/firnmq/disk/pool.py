@@ -315,11 +315,16 @@ class IoPool(Generic[R]):
         """Whether there is work under way or waiting. No lock is taken: it may have just ended."""
         return any(lane.requests or lane.worker_is_busy or lane.has_guest for lane in self._lanes)
 
+    @property
+    def turn_count(self) -> int:
+        """Turns so far, in whatever thread. No lock is taken."""
+        return sum(lane.turn_count for lane in self._lanes)
+
     def statistics(self) -> PoolStatistics:
         lanes = self._lanes
         return PoolStatistics(
             worker_count=len(lanes),
-            turn_count=sum(lane.turn_count for lane in lanes),
+            turn_count=self.turn_count,
             request_count=sum(lane.request_count for lane in lanes),
             queued_requests=sum(len(lane.requests) for lane in lanes),
             queued_bytes=sum(lane.queued_bytes for lane in lanes),

@@ -160,6 +160,7 @@ class LocalStore:
                 path,
                 self._open_objects,
                 is_appending=lambda: self.pool.is_busy,
+                append_count=lambda: self.pool.turn_count,
             )
             opened.callback(self.tier.close)
             self._cold = self.tier.cold

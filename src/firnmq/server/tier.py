@@ -47,8 +47,10 @@ class Tier:
         open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
         *,
         is_appending: Callable[[], bool] = lambda: False,
+        append_count: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`is_appending` says whether appends are under way, which cold reads let go first."""
+        """`is_appending` says whether appends are under way, `append_count` how many there were:
+        cold reads let them go first, and read less beside them."""
         self.config = config
         self.store = open_objects(config)
         self.cold = ColdStorage(
@@ -56,7 +58,11 @@ class Tier:
             config.cache_directory or path / CACHE_DIRECTORY,
             cache_bytes=config.cache_bytes,
             rate=RateLimiter(config.read_bytes_per_s),
-            courtesy=Courtesy(is_appending),
+            courtesy=Courtesy(
+                is_appending,
+                append_count=append_count,
+                bytes_per_s=config.read_bytes_per_s_beside_appends,
+            ),
         )
         self.mover: TierMover
 

@@ -26,10 +26,6 @@ from firnmq.errors import FirnError
 _HEAD_BYTES_MAX = 64 * 1024
 _COPY_BYTES = 256 * 1024
 _STOP_TIMEOUT_S = 10
-_LINK_BYTES = 128 * 1024
-"""Goes over a link at once: about a millisecond of a gigabit."""
-_LINK_BURST_S = 0.005
-"""What a link may make up for after a sleep that ended late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +65,8 @@ class Exchange(NamedTuple):
 class FaultProxy:
     """Listens on a free port of the loopback interface until `stop`; a thread per connection."""
 
-    def __init__(self, target: tuple[str, int], *, link_bytes_per_s: int | None = None) -> None:
-        """`link_bytes_per_s`: the bodies of all answers together go no faster, as over one line."""
+    def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
-        self._link = None if link_bytes_per_s is None else _Link(link_bytes_per_s)
         self._lock = threading.Lock()
         self._faults: list[list[Fault | int]] = []
         self._open: set[socket.socket] = set()
@@ -176,7 +170,7 @@ class FaultProxy:
         if fault.cut_after == -1:
             return False
         is_head = head.first_line.startswith("HEAD ")
-        return _pass_on(fault, answer, server, client.socket, link=self._link, is_head=is_head)
+        return _pass_on(fault, answer, server, client.socket, is_head=is_head)
 
     def _next_fault(self, method: str, path: str) -> Fault:
         with self._lock:
@@ -208,17 +202,9 @@ class FaultProxy:
 class ProxyProcess:
     """A FaultProxy with one lasting fault in a process of its own."""
 
-    def __init__(
-        self,
-        target: tuple[str, int],
-        *,
-        first_byte_ms: int,
-        link_bytes_per_s: int | None = None,
-    ) -> None:
+    def __init__(self, target: tuple[str, int], *, first_byte_ms: int) -> None:
         module = [sys.executable, "-m", "firnmq.testing.fault_proxy"]
         options = ["--first-byte-ms", str(first_byte_ms)]
-        if link_bytes_per_s is not None:
-            options += ["--link-bytes-per-s", str(link_bytes_per_s)]
         self._process = subprocess.Popen(
             [*module, f"{target[0]}:{target[1]}", *options],
             stdin=subprocess.PIPE,
@@ -241,32 +227,6 @@ class ProxyProcess:
     def stop(self) -> None:
         """Its standard input ends, and so does it."""
         self._process.communicate(timeout=_STOP_TIMEOUT_S)
-
-
-class _Link:
-    """One line that all connections share."""
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._lock = threading.Lock()
-        self._free_at = 0.0
-
-    def paced(self, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
-        for piece in pieces:
-            for at in range(0, len(piece), _LINK_BYTES):
-                part = piece[at : at + _LINK_BYTES]
-                wait_s = self._reserve(len(part))
-                if wait_s > 0:
-                    time.sleep(wait_s)
-                yield part
-
-    def _reserve(self, count: int) -> float:
-        """The seconds after which so many bytes have gone over the line."""
-        with self._lock:
-            now = time.monotonic()
-            starts = max(self._free_at, now - _LINK_BURST_S)
-            self._free_at = starts + count / self._bytes_per_s
-            return self._free_at - now
 
 
 class _Broken(Exception):
@@ -363,7 +323,6 @@ def _pass_on(
     server: _Stream,
     client: socket.socket,
     *,
-    link: _Link | None,
     is_head: bool,
 ) -> bool:
     """The answer with what the fault does to it; whether the connection is still good."""
@@ -379,8 +338,7 @@ def _pass_on(
         raw = answer.with_length(length)
     client.sendall(raw)
     position = 0
-    body = _paced(server.body(answer), fault.bytes_per_s)
-    for piece in body if link is None else link.paced(body):
+    for piece in _paced(server.body(answer), fault.bytes_per_s):
         piece = _damaged(piece, position, fault.corrupt_at)
         if not answer.is_chunked:
             piece = piece[: max(0, length - position)]
@@ -437,10 +395,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="An HTTP proxy that delays answers.")
     parser.add_argument("target", help="HOST:PORT of the server")
     parser.add_argument("--first-byte-ms", type=int, default=0)
-    parser.add_argument("--link-bytes-per-s", type=int, help="of all answers together")
     arguments = parser.parse_args()
     host, _, port = arguments.target.rpartition(":")
-    proxy = FaultProxy((host, int(port)), link_bytes_per_s=arguments.link_bytes_per_s)
+    proxy = FaultProxy((host, int(port)))
     if arguments.first_byte_ms:
         proxy.inject(Fault(first_byte_ms=arguments.first_byte_ms))
     os.write(sys.stdout.fileno(), f"{proxy.port}\n".encode())

@@ -30,6 +30,8 @@ _HEADS_SHARE = 4
 """Heads of indexes may take a fourth of the disk's part: data must not displace them."""
 _TELL_S = 60.0
 """Between two lines in the log about fetches that fail."""
+_FIRST_PIECES = 2
+"""As many as a reader gets who has just come."""
 _QUEUED_MAX = 256
 """Fetches that wait for a thread; what comes on top is fetched when it is needed."""
 
@@ -62,6 +64,8 @@ class CacheStatistics:
     failed_fetch_count: int
     hit_count: int
     """Reads of a piece that was in memory or on disk."""
+    paced_count: int
+    """Parts that had to wait because there were appends."""
     memory_bytes: int
     disk_bytes: int
     evicted_count: int
@@ -136,7 +140,7 @@ class ChunkCache:
         self._memory: ExtentTable[Buffer] = ExtentTable(piece_bytes)
         """What came first goes first: by use, what a scan has read would displace what it is about
         to read. What is read again and again is on the disk, and in the page cache."""
-        courtesy = courtesy or Courtesy()
+        self._courtesy = courtesy = courtesy or Courtesy()
         heads_bytes = disk_bytes // _HEADS_SHARE
         self._data_files = CacheFiles(
             directory / "data",
@@ -162,12 +166,13 @@ class ChunkCache:
         self._writer: threading.Thread | None = None
         self._is_closed = False
         self._closing = threading.Event()
-        """Ends the wait for the limiter."""
+        """Ends every wait before a fetch."""
         self._fetch_count = 0
         self._fetched_bytes = 0
         self._failed_fetch_count = 0
         self._told_at_s: float | None = None
         self._hit_count = 0
+        self._paced_count = 0
         self._failed_write_count = 0
 
     # Reading --------------------------------------------------------------------------------------
@@ -313,6 +318,7 @@ class ChunkCache:
     def _fly(self, flight: _Flight) -> None:
         """Gets a flight's bytes; whoever waits for it is woken whatever happens."""
         try:
+            self._keep_pace(flight)
             cached = self._files(flight.part).read(flight.part.name, flight.start, flight.size)
             flight.data = self._fetch(flight) if cached is None else cached
         except BaseException as error:
@@ -326,6 +332,17 @@ class ChunkCache:
             raise
         self._keep(flight, flight.data, is_on_disk=cached is not None)
         self._settle(flight)
+
+    def _keep_pace(self, flight: _Flight) -> None:
+        """Waits where appends leave cold reads only so many bytes a second, from disk or store.
+
+        Few bytes are counted and not waited for: they are what somebody reads first.
+        """
+        wait_s = self._courtesy.reserve(flight.size)
+        if wait_s > 0 and flight.size > _FIRST_PIECES * self.piece_bytes:
+            with self._lock:
+                self._paced_count += 1
+            self._closing.wait(wait_s)
 
     def _fetch(self, flight: _Flight) -> Buffer:
         part, start, size = flight.part, flight.start, flight.size
@@ -485,6 +502,7 @@ class ChunkCache:
             fetched_bytes=self._fetched_bytes,
             failed_fetch_count=self._failed_fetch_count,
             hit_count=self._hit_count,
+            paced_count=self._paced_count,
             memory_bytes=self._memory.size_bytes,
             disk_bytes=sum(each.size_bytes for each in files),
             evicted_count=sum(each.evicted_count for each in files),

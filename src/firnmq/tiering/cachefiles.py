@@ -108,6 +108,8 @@ class CacheFiles:
         try:
             if os.fstat(descriptor).st_size != size:
                 return b"", 0
+            if hasattr(os, "posix_fadvise"):  # The system must not read megabytes ahead.
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             view = memoryview(data)
             at = 0
             while at < size:

@@ -114,6 +114,8 @@ class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
     failed_fetch_count: int = 0
     hit_count: int = 0
     """Reads that needed no fetch."""
+    paced_count: int = 0
+    """Chunks that were read later because there were appends."""
     memory_bytes: int = 0
     disk_bytes: int = 0
     evicted_count: int = 0
@@ -127,6 +129,7 @@ class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
             fetched_bytes=statistics.fetched_bytes,
             failed_fetch_count=statistics.failed_fetch_count,
             hit_count=statistics.hit_count,
+            paced_count=statistics.paced_count,
             memory_bytes=statistics.memory_bytes,
             disk_bytes=statistics.disk_bytes,
             evicted_count=statistics.evicted_count,

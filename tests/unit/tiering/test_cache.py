@@ -620,6 +620,56 @@ def test_close_does_not_wait_for_the_limiter(make: Make, store: ScriptedStore) -
     assert store.gets == []
 
 
+class Paced(Courtesy):
+    """Has everybody wait, and notes what for."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__()
+        self.wait_s = wait_s
+        self.asked = threading.Semaphore(0)
+        self.sizes: list[int] = []
+
+    def reserve(self, count: int) -> float:
+        self.sizes.append(count)
+        self.asked.release()
+        return self.wait_s
+
+
+def test_beside_appends_store_and_disk_are_read_at_a_pace(make: Make, store: ScriptedStore) -> None:
+    earlier = make()
+    earlier.read(PART, 0, 2 * CHUNK)
+    earlier.close()
+    courtesy = Paced(0.001)
+    cache = make(courtesy=courtesy)
+    cache.read(PART, 0, 3 * CHUNK)
+    assert sorted(courtesy.sizes) == [CHUNK] * 3, "two from the disk, one from the store"
+    assert len(store.gets) == 3
+    cache.read(PART, 2 * CHUNK, CHUNK)
+    assert len(courtesy.sizes) == 3, "what is in memory costs nothing"
+    assert cache.statistics().paced_count == 3
+
+
+def test_who_reads_a_little_does_not_wait_for_those_who_read_much(make: Make) -> None:
+    courtesy = Paced(3_600)
+    cache = make(courtesy=courtesy)
+    cache.prefetch(PART, CHUNK, 3 * CHUNK)
+    assert cache.read(PART, 100, 1_500) == CONTENT[100:1_600]
+    assert 2 * PIECE in courtesy.sizes, "it counts"
+
+
+def test_close_does_not_wait_for_the_pace(make: Make, store: ScriptedStore) -> None:
+    courtesy = Paced(3_600)
+    cache = make(courtesy=courtesy)
+    cache.prefetch(PART, 0, CHUNK)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(cache.read, PART, CHUNK, CHUNK)
+        for _ in range(2):
+            assert courtesy.asked.acquire(timeout=30)
+        cache.close()
+        assert isinstance(found.exception(30), Closed)
+    assert store.gets == []
+
+
 def test_extents_may_overlap_without_losing_count() -> None:
     table: ExtentTable[str] = ExtentTable(10)
     table.put(Extent("p", 0, 20, "old"))

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 import firnmq.tiering.courtesy as courtesy_module
-from firnmq.tiering.courtesy import Courtesy
+from firnmq.tiering.courtesy import Courtesy, usual_pace
+from firnmq.tiering.rate import BURST_S
 
 HOUR_S = 3_600.0
 
@@ -49,3 +50,33 @@ def test_an_append_goes_first_and_its_caller_too(clock: Clock) -> None:
 def test_appends_without_end_are_waited_for_a_while(clock: Clock) -> None:
     assert Courtesy(lambda: True).give_way(0.01) == clock.now_s
     assert 0.01 <= clock.now_s < 0.012
+
+
+def test_beside_appends_there_is_a_pace_and_else_none(clock: Clock) -> None:
+    """1. Nothing was ever appended. 2. Appends come. 3. The last one was a while ago."""
+    appends = 0
+    courtesy = Courtesy(append_count=lambda: appends, bytes_per_s=1_000)
+    assert [courtesy.reserve(10_000) for _ in range(3)] == [0, 0, 0]
+
+    appends = 1
+    assert courtesy.reserve(10_000) == 0, "what went before there were appends is not paid for"
+    assert courtesy.reserve(1) == pytest.approx(10 - BURST_S)
+    clock.now_s += 0.9
+    assert courtesy.reserve(1) == pytest.approx(9.1 - BURST_S, abs=0.01)
+
+    clock.now_s += 0.2
+    assert courtesy.reserve(10_000) == 0
+    appends = 2
+    assert courtesy.reserve(1) > 7, "the debt of before is remembered"
+
+
+def test_the_usual_pace_is_by_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = courtesy_module.os
+    paces = []
+    for processors in ({3}, {0, 7}, set(range(64))):
+        monkeypatch.setattr(system, "sched_getaffinity", lambda _, found=processors: found)
+        paces.append(usual_pace())
+    assert paces == [64_000_000, 128_000_000, 256_000_000]
+    monkeypatch.delattr(system, "sched_getaffinity")
+    monkeypatch.setattr(system, "cpu_count", lambda: 2)
+    assert usual_pace() == 128_000_000

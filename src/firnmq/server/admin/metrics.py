@@ -206,6 +206,7 @@ def _tiering(status: TierStatus) -> Iterator[Metric]:
     yield _counter("firn_cold_fetches", "Fetches from the store.", cache.fetch_count)
     yield _counter("firn_cold_failed_fetches", "Fetches that failed.", cache.failed_fetch_count)
     yield _counter("firn_cold_cache_hits", "Reads that needed no fetch.", cache.hit_count)
+    yield _counter("firn_cold_paced", "Chunks read later beside appends.", cache.paced_count)
     yield _gauge("firn_cold_cache_bytes", "Held on disk.", cache.disk_bytes)
 
 
