@@ -325,7 +325,7 @@ def _appends(run: Run, store: Store) -> Measured:
         store.local.tier.cold.flush()  # What a scan has left to be cached is no baseline's.
         return percentile(_paced_appends(hot, records), 99)
 
-    found = run.alternate(ours=ours, baseline=baseline, rounds=9)
+    found = run.alternate(ours=ours, baseline=baseline, rounds=15)
     extra = {"p50_ms": median(medians), "scan_mb_s": median(scanned)}
     return Measured(value=found.value, baseline=found.baseline, extra={**found.extra, **extra})
 

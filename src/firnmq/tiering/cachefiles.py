@@ -30,6 +30,10 @@ _FOLDER = re.compile(r"[0-9a-f]{32}")
 _UNFINISHED = ".new"
 
 
+def _always() -> bool:
+    return True
+
+
 class CacheFiles:
     """One directory of extents. Safe with threads."""
 
@@ -124,7 +128,7 @@ class CacheFiles:
         return view.toreadonly(), crc
 
     def write(
-        self, part: str, start: int, data: Buffer, is_wanted: Callable[[], bool] = lambda: True
+        self, part: str, start: int, data: Buffer, is_wanted: Callable[[], bool] = _always
     ) -> bool:
         """Keeps an extent and makes room for it; False if that was not possible.
 
@@ -139,7 +143,7 @@ class CacheFiles:
         try:
             if not self._table.has_part(folder):
                 unfinished.parent.mkdir(parents=True, exist_ok=True)
-            self._make_room(size, reused_as=unfinished)
+            self._make_room(size, is_wanted, reused_as=unfinished)
             try:
                 crc = self._write_all(unfinished, data, is_wanted)
             except FileNotFoundError:  # Somebody has removed its folder.
@@ -159,7 +163,7 @@ class CacheFiles:
             replaced = self._table.put(extent)
         if replaced is not None and replaced != extent:
             _unlink(self._path(replaced))
-        self._make_room(0)
+        self._make_room(0, is_wanted)
         return True
 
     def _write_all(self, path: Path, data: Buffer, is_wanted: Callable[[], bool]) -> int:
@@ -206,10 +210,34 @@ class CacheFiles:
                     if os.pwrite(descriptor, aligned[:padded], start) != padded:
                         raise OSError(errno.ENOSPC, "only a part was written")
                     time.sleep(time.perf_counter() - before)
-            os.ftruncate(descriptor, size)
+            self._cut(descriptor, size, is_wanted)
         finally:
             os.close(descriptor)
         return crc
+
+    def _cut(self, descriptor: int, size: int, is_wanted: Callable[[], bool]) -> None:
+        """Makes a file shorter, a little at a time: where a file system tells its device at once
+        which blocks are free, every sync waits for that, for megabytes a millisecond or more.
+
+        It hurries when somebody waits for the end of what it is done for.
+        """
+        length = os.fstat(descriptor).st_size
+        while length > size and is_wanted():
+            self._courtesy.give_way(_PATIENCE_S)
+            length = max(length - _SLICE_BYTES, size)
+            os.ftruncate(descriptor, length)
+        if length > size:
+            os.ftruncate(descriptor, size)
+
+    def _remove(self, path: Path, is_wanted: Callable[[], bool]) -> None:
+        """Removes a file as slowly."""
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                self._cut(descriptor, 0, is_wanted)
+            finally:
+                os.close(descriptor)
+        _unlink(path)
 
     def forget(self, part: str) -> None:
         """Removes all extents of a part."""
@@ -222,11 +250,16 @@ class CacheFiles:
             with suppress(OSError):
                 self._path(removed[0]).parent.rmdir()
 
-    def _make_room(self, size: int, *, reused_as: Path | None = None) -> None:
+    def _make_room(
+        self,
+        size: int,
+        is_wanted: Callable[[], bool] = _always,
+        *,
+        reused_as: Path | None = None,
+    ) -> None:
         """Removes the oldest extents until there is room for so many bytes more.
 
-        One of them becomes the file `reused_as`, to be written over: where a file system tells its
-        device at once which blocks are free, every sync waits for that, a millisecond or more.
+        One of them becomes the file `reused_as`, to be written over: that frees no blocks.
         """
         folder_in_use = None if reused_as is None else reused_as.parent
         while True:
@@ -239,7 +272,7 @@ class CacheFiles:
             if reused_as is not None and _is_renamed(path, reused_as):
                 reused_as = None
             else:
-                _unlink(path)
+                self._remove(path, is_wanted)
             if path.parent != folder_in_use:
                 with suppress(OSError):
                     path.parent.rmdir()  # Only if it was the last one there.

@@ -1,6 +1,7 @@
 """The chunk cache: each byte is fetched once, errors reach all who wait, nothing grows."""
 
 import errno
+import os
 import random
 import shutil
 import threading
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from firnmq.errors import Closed, Corruption, ObjectNotFound
+from firnmq.tiering import cachefiles
 from firnmq.tiering.cache import ChunkCache
-from firnmq.tiering.cachefiles import _SLICE_BYTES, CacheFiles
+from firnmq.tiering.cachefiles import _BLOCK_BYTES, _SLICE_BYTES, CacheFiles
 from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
 from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
@@ -396,7 +398,7 @@ def test_a_reader_is_not_given_what_was_written_over_its_file(tmp_path: Path) ->
 def test_what_is_written_lets_appends_go_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it begins, and before each slice."""
+    """Before it begins, before each slice, and before what is too long is cut off."""
     waits: list[float] = []
     courtesy = Courtesy()
     monkeypatch.setattr(courtesy, "give_way", lambda patience_s: waits.append(patience_s) or 0.0)
@@ -404,9 +406,39 @@ def test_what_is_written_lets_appends_go_first(
     files._courtesy = courtesy
     content = (CONTENT * 4)[: 2 * _SLICE_BYTES + 1]
     assert files.write("a", 0, content)
-    assert len(waits) == 1 + 3
+    assert len(waits) == 1 + 3 + 1
     assert files.read("a", 0, len(content)) == content
-    assert len(waits) == 1 + 3 + 3
+    assert len(waits) == 1 + 3 + 1 + 3
+
+
+def test_blocks_are_freed_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1. A long file is written over by a short extent. 2. Two go for one. 3. There is a hurry."""
+    cuts: list[int] = []
+    cut = os.ftruncate
+    monkeypatch.setattr(
+        cachefiles.os, "ftruncate", lambda file, size: cuts.append(size) or cut(file, size)
+    )
+    size = 4 * _SLICE_BYTES
+    content = (CONTENT * 8)[:size]
+    files = files_in(tmp_path, max_bytes=2 * size)
+    assert files.write("a", 0, content)
+    assert files.write("b", 0, content)
+    assert cuts == []
+
+    assert files.write("c", 0, content[:_BLOCK_BYTES])
+    assert cuts == [3 * _SLICE_BYTES, 2 * _SLICE_BYTES, _SLICE_BYTES, _BLOCK_BYTES]
+
+    cuts.clear()
+    assert files.write("d", 0, content * 2)
+    assert cuts == [0], "b is written over, c removed"
+    assert files.evicted_count == 3
+    assert files.read("d", 0, 2 * size) == content * 2
+
+    cuts.clear()
+    looks = iter([True])  # Wanted for the one slice that is written, and then no more.
+    files.write("e", 0, content[:_BLOCK_BYTES], lambda: next(looks, False))
+    assert cuts == [_BLOCK_BYTES]
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1
 
 
 def test_a_read_waits_for_appends_once_and_not_for_every_slice(
