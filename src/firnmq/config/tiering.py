@@ -35,9 +35,10 @@ class TieringConfig(StoreOptions):
     read_bytes_per_s: int | None = None
     """Bytes a second that cold reads may fetch. None: no limit."""
     read_bytes_per_s_beside_appends: int | None = None
-    """Bytes a second that cold reads may take from the store or the cache on disk while there are
-    appends: a gigabyte takes about two seconds of a processor, for which they would wait. None: 64
-    MB for each processor, up to four. One record somewhere is not held up by it."""
+    """Bytes a second that scans of cold segments may take from the store or the cache on disk while
+    there are appends to durable topics: a gigabyte takes about two seconds of a processor, and
+    appends would wait for it. None: 64 MB for each processor, up to four. Who reads a few records
+    is not held back."""
     upload_bytes_per_s: int | None = None
     """Bytes a second that uploads may send. None: no limit."""
     parallel_uploads: int = 2

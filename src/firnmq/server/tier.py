@@ -49,8 +49,8 @@ class Tier:
         is_appending: Callable[[], bool] = lambda: False,
         append_count: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`is_appending` says whether appends are under way, `append_count` how many there were:
-        cold reads let them go first, and read less beside them."""
+        """`is_appending` says whether appends are under way, and `append_count` changes with them:
+        cold reads let them go first, and scan less beside them."""
         self.config = config
         self.store = open_objects(config)
         self.cold = ColdStorage(

@@ -30,8 +30,8 @@ _HEADS_SHARE = 4
 """Heads of indexes may take a fourth of the disk's part: data must not displace them."""
 _TELL_S = 60.0
 """Between two lines in the log about fetches that fail."""
-_FIRST_PIECES = 2
-"""As many as a reader gets who has just come."""
+_PACE_LOOK_S = 0.1
+"""Between two looks whether there are still appends that have to be kept pace with."""
 _QUEUED_MAX = 256
 """Fetches that wait for a thread; what comes on top is fetched when it is needed."""
 
@@ -82,9 +82,20 @@ class _FlightState(Enum):
 class _Flight:
     """Bytes that are on their way."""
 
-    __slots__ = ("_landed", "data", "error", "is_unwanted", "part", "size", "start", "state")
+    __slots__ = (
+        "_landed",
+        "data",
+        "error",
+        "hurried",
+        "is_paced",
+        "is_unwanted",
+        "part",
+        "size",
+        "start",
+        "state",
+    )
 
-    def __init__(self, part: ObjectPart, start: int, size: int) -> None:
+    def __init__(self, part: ObjectPart, start: int, size: int, *, is_paced: bool = False) -> None:
         self.part = part
         self.start = start
         self.size = size
@@ -93,6 +104,10 @@ class _Flight:
         self.error: Exception | None = None
         self.is_unwanted = False
         """The part was forgotten meanwhile: those who wait get the bytes, nobody else."""
+        self.is_paced = is_paced
+        """It belongs to a scan, which appends hold back."""
+        self.hurried = threading.Event()
+        """It is not held back any more: somebody needs it now."""
         self._landed = threading.Event()
 
     def land(self) -> None:
@@ -166,7 +181,7 @@ class ChunkCache:
         self._writer: threading.Thread | None = None
         self._is_closed = False
         self._closing = threading.Event()
-        """Ends every wait before a fetch."""
+        """Ends the wait for the limiter."""
         self._fetch_count = 0
         self._fetched_bytes = 0
         self._failed_fetch_count = 0
@@ -177,8 +192,8 @@ class ChunkCache:
 
     # Reading --------------------------------------------------------------------------------------
 
-    def read(self, part: ObjectPart, position: int, size: int) -> Buffer:
-        """Exactly these bytes of the part, from wherever they are."""
+    def read(self, part: ObjectPart, position: int, size: int, *, is_paced: bool = False) -> Buffer:
+        """Exactly these bytes of the part, from wherever they are; `is_paced`: for a scan."""
         end = position + size
         if position < 0 or size < 0 or end > part.length:
             raise Corruption(
@@ -190,10 +205,11 @@ class ChunkCache:
             return b""
         border = self._chunk_end(position)
         if border < end:
-            self.prefetch(part, border, end)  # Beside the first chunk, not after it.
+            # Beside the first chunk, not after it.
+            self.prefetch(part, border, end, is_paced=is_paced)
         pieces: list[memoryview] = []
         while position < end:
-            start, data = self._extent(part, position, end)
+            start, data = self._extent(part, position, end, is_paced)
             piece = memoryview(data)[position - start : end - start]
             pieces.append(piece)
             position += len(piece)
@@ -222,7 +238,7 @@ class ChunkCache:
             in_memory = self._memory.holds(part.name, 0)
         return in_memory or self._files(part).extent_at(part.name, 0) is not None
 
-    def prefetch(self, part: ObjectPart, start: int, end: int) -> None:
+    def prefetch(self, part: ObjectPart, start: int, end: int, *, is_paced: bool = False) -> None:
         """Has threads fetch what is missing of these bytes; returns at once."""
         name, end = part.name, min(end, part.length)
         queued_count = 0
@@ -235,7 +251,7 @@ class ChunkCache:
                 if known is not None:
                     start = known.start + known.size
                     continue
-                flight = self._begin(part, piece, end)
+                flight = self._begin(part, piece, end, is_paced)
                 self._queue.append(flight)
                 queued_count += 1
                 start = flight.start + flight.size
@@ -258,7 +274,9 @@ class ChunkCache:
         with self._lock:
             self._memory.remove_part(part.name)
             for place in [each for each in self._flights if each[0] == part.name]:
-                self._flights.pop(place).is_unwanted = True
+                flight = self._flights.pop(place)
+                flight.is_unwanted = True
+                flight.hurried.set()
             for flight in self._to_write:
                 if flight.part.name == part.name:
                     flight.is_unwanted = True
@@ -275,7 +293,9 @@ class ChunkCache:
 
     # Flights --------------------------------------------------------------------------------------
 
-    def _extent(self, part: ObjectPart, position: int, end: int) -> tuple[int, Buffer]:
+    def _extent(
+        self, part: ObjectPart, position: int, end: int, is_paced: bool
+    ) -> tuple[int, Buffer]:
         """Start and bytes of an extent that holds the position; fetched up to the end at most."""
         piece = position // self.piece_bytes
         while True:
@@ -286,7 +306,10 @@ class ChunkCache:
                     return extent.start, extent.content
                 if self._is_closed:
                     raise Closed("the cache of cold segments is closed")
-                flight = self._flights.get((part.name, piece)) or self._begin(part, piece, end)
+                known = self._flights.get((part.name, piece))
+                flight = known or self._begin(part, piece, end, is_paced)
+                if not is_paced:
+                    flight.hurried.set()
                 is_mine = flight.state is _FlightState.QUEUED  # Nobody has come to it yet.
                 flight.state = _FlightState.RUNNING
             if is_mine:
@@ -295,14 +318,14 @@ class ChunkCache:
             if data is not None:
                 return flight.start, data
 
-    def _begin(self, part: ObjectPart, piece: int, end: int) -> _Flight:
+    def _begin(self, part: ObjectPart, piece: int, end: int, is_paced: bool) -> _Flight:
         """A flight from a piece on: what the disk has there, or all that is missing up to the
         end of the chunk. Called with the lock."""
         files, name = self._files(part), part.name
         on_disk = files.extent_at(name, piece)
         if on_disk is not None:
             self._hit_count += 1
-            flight = _Flight(part, *on_disk)
+            flight = _Flight(part, *on_disk, is_paced=is_paced)
         else:
             start = piece * self.piece_bytes
             limit = min(self._chunk_end(start), end)
@@ -310,7 +333,8 @@ class ChunkCache:
             pieces = range(piece + 1, self._memory.first_held(name, pieces))
             pieces = range(piece + 1, files.first_held(name, pieces))
             last = next((each for each in pieces if (name, each) in self._flights), pieces.stop)
-            flight = _Flight(part, start, min(last * self.piece_bytes, part.length) - start)
+            size = min(last * self.piece_bytes, part.length) - start
+            flight = _Flight(part, start, size, is_paced=is_paced)
         for number in self._pieces(flight):
             self._flights[name, number] = flight
         return flight
@@ -334,15 +358,20 @@ class ChunkCache:
         self._settle(flight)
 
     def _keep_pace(self, flight: _Flight) -> None:
-        """Waits where appends leave cold reads only so many bytes a second, from disk or store.
-
-        Few bytes are counted and not waited for: they are what somebody reads first.
-        """
+        """Holds back what a scan reads, from disk or store, as long as appends demand it and
+        nobody else needs it."""
+        if not flight.is_paced:
+            self._courtesy.note(flight.size)
+            return
         wait_s = self._courtesy.reserve(flight.size)
-        if wait_s > 0 and flight.size > _FIRST_PIECES * self.piece_bytes:
-            with self._lock:
-                self._paced_count += 1
-            self._closing.wait(wait_s)
+        if wait_s <= 0:
+            return
+        with self._lock:
+            self._paced_count += 1
+        due_s = time.monotonic() + wait_s
+        while (left_s := due_s - time.monotonic()) > 0 and self._courtesy.is_beside_appends():
+            if flight.hurried.wait(min(left_s, _PACE_LOOK_S)):
+                return
 
     def _fetch(self, flight: _Flight) -> Buffer:
         part, start, size = flight.part, flight.start, flight.size
@@ -481,6 +510,8 @@ class ChunkCache:
             self._closing.set()
             abandoned = [each for each in self._queue if each.state is _FlightState.QUEUED]
             self._queue.clear()
+            for flight in self._flights.values():
+                flight.hurried.set()
             for flight in abandoned:
                 flight.state = _FlightState.RUNNING
                 flight.error = Closed("the cache of cold segments is closed")

@@ -30,10 +30,6 @@ _FOLDER = re.compile(r"[0-9a-f]{32}")
 _UNFINISHED = ".new"
 
 
-def _always() -> bool:
-    return True
-
-
 class CacheFiles:
     """One directory of extents. Safe with threads."""
 
@@ -112,7 +108,8 @@ class CacheFiles:
         try:
             if os.fstat(descriptor).st_size != size:
                 return b"", 0
-            if hasattr(os, "posix_fadvise"):  # The system must not read megabytes ahead.
+            if self._courtesy.is_beside_appends() and hasattr(os, "posix_fadvise"):
+                # The system must not read megabytes ahead.
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             view = memoryview(data)
             at = 0
@@ -128,7 +125,7 @@ class CacheFiles:
         return view.toreadonly(), crc
 
     def write(
-        self, part: str, start: int, data: Buffer, is_wanted: Callable[[], bool] = _always
+        self, part: str, start: int, data: Buffer, is_wanted: Callable[[], bool] = lambda: True
     ) -> bool:
         """Keeps an extent and makes room for it; False if that was not possible.
 
@@ -215,28 +212,26 @@ class CacheFiles:
             os.close(descriptor)
         return crc
 
-    def _cut(self, descriptor: int, size: int, is_wanted: Callable[[], bool]) -> None:
+    def _cut(self, descriptor: int, size: int, has_time: Callable[[], bool]) -> None:
         """Makes a file shorter, a little at a time: where a file system tells its device at once
-        which blocks are free, every sync waits for that, for megabytes a millisecond or more.
-
-        It hurries when somebody waits for the end of what it is done for.
-        """
-        length = os.fstat(descriptor).st_size
-        while length > size and is_wanted():
-            self._courtesy.give_way(_PATIENCE_S)
+        which blocks are free, every sync waits for that, for megabytes a millisecond or more."""
+        length, patience_s = os.fstat(descriptor).st_size, _CUT_PATIENCE_S
+        while length > size and has_time():
+            patience_s -= self._courtesy.give_way(min(patience_s, _PATIENCE_S))
             length = max(length - _SLICE_BYTES, size)
             os.ftruncate(descriptor, length)
         if length > size:
             os.ftruncate(descriptor, size)
 
-    def _remove(self, path: Path, is_wanted: Callable[[], bool]) -> None:
-        """Removes a file as slowly."""
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                self._cut(descriptor, 0, is_wanted)
-            finally:
-                os.close(descriptor)
+    def _remove(self, path: Path, has_time: Callable[[], bool]) -> None:
+        """Removes a file; as slowly, if there is time."""
+        if has_time():
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    self._cut(descriptor, 0, has_time)
+                finally:
+                    os.close(descriptor)
         _unlink(path)
 
     def forget(self, part: str) -> None:
@@ -253,7 +248,7 @@ class CacheFiles:
     def _make_room(
         self,
         size: int,
-        is_wanted: Callable[[], bool] = _always,
+        has_time: Callable[[], bool],
         *,
         reused_as: Path | None = None,
     ) -> None:
@@ -272,7 +267,7 @@ class CacheFiles:
             if reused_as is not None and _is_renamed(path, reused_as):
                 reused_as = None
             else:
-                self._remove(path, is_wanted)
+                self._remove(path, has_time)
             if path.parent != folder_in_use:
                 with suppress(OSError):
                     path.parent.rmdir()  # Only if it was the last one there.
@@ -298,7 +293,7 @@ class CacheFiles:
             if replaced is not None:
                 _unlink(self._path(replaced))
         self._last_use = max((use for use, _ in found), default=0)
-        self._make_room(0)
+        self._make_room(0, has_time=lambda: False)  # Nobody appends yet.
 
     def _note_use(self, path: Path) -> None:
         """Keeps the order of use for the next start: as time of change, but no time of day, since
@@ -326,6 +321,8 @@ class CacheFiles:
 _SLICE_BYTES = 64 * 1024
 _PATIENCE_S = 0.005
 """For one slice: where appends never pause, 12 MB/s are still written."""
+_CUT_PATIENCE_S = 0.05
+"""For a whole file that is made shorter or removed."""
 _READ_PATIENCE_S = 0.005
 """For a whole file that is read: somebody waits for it."""
 _BLOCK_BYTES = 4096

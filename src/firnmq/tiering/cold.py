@@ -23,7 +23,7 @@ from firnmq.tiering.cache import CacheStatistics, ChunkCache, Limiter, RangeStor
 from firnmq.tiering.coldindex import ColdIndex, IndexHeads
 from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import ObjectPart
-from firnmq.tiering.readahead import ReadAhead
+from firnmq.tiering.readahead import AHEAD_S, ReadAhead
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """Fetched at once by a reader that goes on: with 50 ms to the first byte less would be slower."""
@@ -33,9 +33,6 @@ READ_AHEAD = 8
 """Chunks fetched beyond the one that is being read: as many as can be under way at a time."""
 HEADS_BYTES = 64 * 1024 * 1024
 """Parsed heads of indexes in memory."""
-
-_AHEAD_S = 0.5
-"""Bytes fetched ahead take at most so long at the rate that is allowed."""
 
 _PATIENCE_S = 0.002
 """For one read: little for one that goes to a store, and much for an append."""
@@ -68,8 +65,7 @@ class ColdStorage:
         at full depth. As much again may wait to be written to the disk."""
         self._courtesy = courtesy or Courtesy()
         if rate is not None and rate.bytes_per_s is not None:
-            # What is fetched ahead is paid for first: it must not keep others waiting for long.
-            read_ahead = min(read_ahead, max(int(rate.bytes_per_s * _AHEAD_S) // chunk_bytes, 1))
+            read_ahead = min(read_ahead, max(int(rate.bytes_per_s * AHEAD_S) // chunk_bytes, 1))
         if memory_bytes is None:
             memory_bytes = 2 * (read_ahead + 2) * chunk_bytes
         self._cache = ChunkCache(
@@ -84,7 +80,7 @@ class ColdStorage:
             limiter=rate,
             courtesy=self._courtesy,
         )
-        self._read_ahead = ReadAhead(self._cache, read_ahead)
+        self._read_ahead = ReadAhead(self._cache, read_ahead, self._courtesy)
         self._heads = IndexHeads(heads_bytes)
         self._opened: weakref.WeakValueDictionary[tuple[str, int], ColdBytes] = (
             weakref.WeakValueDictionary()
@@ -143,7 +139,10 @@ class ColdStorage:
             return b""
         self._courtesy.give_way(_PATIENCE_S)
         first = (position // cache.piece_bytes + 2) * cache.piece_bytes - position
-        if wanted > first and not self._read_ahead.is_continued(part, position):
+        bytes_before = self._read_ahead.bytes_before(part, position)
+        # One record may be some reads away from where the index says.
+        is_scan = bytes_before >= cache.chunk_bytes
+        if wanted > first and not bytes_before:
             data = cache.read(part, position, first)
             batch_bytes = _batch_bytes(data)
             if batch_bytes <= first:
@@ -156,14 +155,14 @@ class ColdStorage:
         )
         left = cache.chunk_bytes - position % cache.chunk_bytes
         if wanted > left:
-            cache.prefetch(part, position + left, position + wanted)
-            data = cache.read(part, position, left)
+            cache.prefetch(part, position + left, position + wanted, is_paced=is_scan)
+            data = cache.read(part, position, left, is_paced=is_scan)
             batch_bytes = _batch_bytes(data)
             if 0 < batch_bytes <= left:
                 return data
             if batch_bytes:
                 wanted = min(wanted, batch_bytes)
-        return cache.read(part, position, wanted)
+        return cache.read(part, position, wanted, is_paced=is_scan)
 
     def read_nowait(self, part: ObjectPart, position: int, size: int) -> Buffer | None:
         return self._cache.read_nowait(part, position, size)

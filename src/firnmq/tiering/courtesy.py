@@ -13,6 +13,8 @@ _LOOK_S = 0.0003
 """Between two looks whether appends are done: one alone takes about twice as long."""
 _LATELY_S = 1.0
 """So long after an append another one is expected."""
+_DEBT_S_MAX = 0.5
+"""So long do scans wait for single reads, however many those are."""
 _PROCESSOR_BYTES_PER_S = 64_000_000
 """A sixth of what a processor can fetch, check and cache: most appends find one that is free."""
 _PROCESSORS_MAX = 4
@@ -20,7 +22,7 @@ _PROCESSORS_MAX = 4
 
 
 def usual_pace() -> int:
-    """Bytes a second that may be read cold beside appends, by the processors that there are."""
+    """Bytes a second that may be scanned beside appends, by the processors that there are."""
     if hasattr(os, "sched_getaffinity"):
         processor_count = len(os.sched_getaffinity(0))
     else:
@@ -42,7 +44,7 @@ class Courtesy:
         bytes_per_s: int | None = None,
     ) -> None:
         """`is_appending` says whether appends are under way just now; `append_count` changes with
-        every one, or with several at a time. `bytes_per_s` is the pace of cold reads beside
+        every one, or with several at a time. `bytes_per_s` is the pace of cold scans beside
         appends; None: the usual one."""
         self._is_appending = is_appending
         self._append_count = append_count
@@ -68,13 +70,24 @@ class Courtesy:
         return time.perf_counter() - began
 
     def reserve(self, count: int) -> float:
-        """Books bytes that are to be read cold; the seconds after which they may be.
+        """Books bytes of a scan; the seconds after which they may be read.
 
         Where nothing was appended lately that is at once, however many they are.
         """
-        return self._pace.reserve(count) if self._is_beside_appends() else 0.0
+        return self._pace.reserve(count) if self.is_beside_appends() else 0.0
 
-    def _is_beside_appends(self) -> bool:
+    def note(self, count: int) -> None:
+        """Counts bytes that are read at once: scans wait for them, a little."""
+        if self.is_beside_appends():
+            self._pace.note(count, debt_s_max=_DEBT_S_MAX)
+
+    def bytes_within(self, seconds: float) -> int | None:
+        """How much may be scanned in so long; None: there is no limit now."""
+        rate = self._pace.bytes_per_s
+        return int(rate * seconds) if rate is not None and self.is_beside_appends() else None
+
+    def is_beside_appends(self) -> bool:
+        """Whether there are appends now and then."""
         with self._lock:
             count, now_s = self._append_count(), time.perf_counter()
             if count != self._last_count:

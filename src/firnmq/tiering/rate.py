@@ -55,3 +55,13 @@ class RateLimiter:
             starts = max(self._paid_until, now - BURST_S)
             self._paid_until = starts + count / self.bytes_per_s
             return max(0.0, starts - now)
+
+    def note(self, count: int, *, debt_s_max: float) -> None:
+        """Counts bytes that go at once: others wait for them, but no longer than that."""
+        if self.bytes_per_s is None:
+            return
+        with self._lock:
+            now = self._monotonic()
+            starts = max(self._paid_until, now - BURST_S)
+            paid_until = min(starts + count / self.bytes_per_s, now + debt_s_max)
+            self._paid_until = max(starts, paid_until)

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict, deque
 
 from firnmq.tiering.cache import ChunkCache
+from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import ObjectPart
 
 _STREAMS_MAX = 8
@@ -19,6 +20,9 @@ _PARTS_MAX = 4096
 """Segments whose streams are remembered."""
 
 
+AHEAD_S = 0.5
+"""Bytes fetched ahead take at most so long at the rate that is allowed: they are paid for first and
+must not keep others waiting for long."""
 _MOVES_KEPT = 64
 _AHEAD_PER_READ = 8
 """How much is fetched ahead for what has been read: someone who wants a few records and goes on
@@ -40,9 +44,10 @@ class _Stream:
 class ReadAhead:
     """The streams of all segments. Safe with threads."""
 
-    def __init__(self, cache: ChunkCache, depth: int) -> None:
+    def __init__(self, cache: ChunkCache, depth: int, courtesy: Courtesy | None = None) -> None:
         self._cache = cache
         self._depth = depth
+        self._courtesy = courtesy or Courtesy()
         self._lock = threading.Lock()
         self._streams: OrderedDict[str, list[_Stream]] = OrderedDict()
         self._chunks_max = cache.memory_bytes // cache.chunk_bytes
@@ -50,10 +55,11 @@ class ReadAhead:
         self._last_moves: deque[int] = deque(maxlen=_MOVES_KEPT)
         """Which streams have moved; as many as there are different ones share the memory."""
 
-    def is_continued(self, part: ObjectPart, position: int) -> bool:
-        """Whether a read from here on goes on where another has been."""
+    def bytes_before(self, part: ObjectPart, position: int) -> int:
+        """How much the stream has read that goes on from here; 0 if there is none."""
         with self._lock:
-            return self._find(part, position) is not None
+            stream = self._find(part, position)
+            return 0 if stream is None else stream.read_bytes
 
     def move(self, part: ObjectPart, position: int, end: int, following: ObjectPart | None) -> None:
         """Notes that these bytes are being read. `following` is what comes after the part."""
@@ -80,10 +86,11 @@ class ReadAhead:
             stream.ahead_end = until
             if following is not None and not is_followed:
                 self._add(following, _Stream(0, 0, stream.read_bytes))
-        self._cache.prefetch(part, -(-end // piece_bytes) * piece_bytes, until)
+        self._cache.prefetch(part, -(-end // piece_bytes) * piece_bytes, until, is_paced=True)
         if following is not None:
             chunk_bytes = self._cache.chunk_bytes
-            self._cache.prefetch(following, 0, -(-beyond // chunk_bytes) * chunk_bytes)
+            until = -(-beyond // chunk_bytes) * chunk_bytes
+            self._cache.prefetch(following, 0, until, is_paced=True)
 
     def _until(self, stream: _Stream) -> int | None:
         """Up to where a stream is to be fetched ahead; None if it has been far enough."""
@@ -93,6 +100,9 @@ class ReadAhead:
         depth = min(self._depth, share)
         if depth < 1:
             return None
+        allowed_bytes = self._courtesy.bytes_within(AHEAD_S)
+        if allowed_bytes is not None:
+            depth = min(depth, max(allowed_bytes // chunk_bytes, 1))
         ahead_bytes = min(_AHEAD_PER_READ * stream.read_bytes, depth * chunk_bytes)
         if ahead_bytes >= chunk_bytes:
             return -(-(stream.end + ahead_bytes) // chunk_bytes) * chunk_bytes

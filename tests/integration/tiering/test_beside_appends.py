@@ -29,7 +29,8 @@ def test_cold_reads_keep_a_pace_while_there_are_appends(
     tiering = dataclasses.replace(tiering, read_bytes_per_s_beside_appends=20 * MIB)
     with Stage(tmp_path / "data", tiering) as stage:
         topic = stage.create(segment_bytes=64 * MIB, local_retention_ms=0)
-        topic.append(VALUES)
+        for value in VALUES:  # Each is a batch.
+            topic.append([value])
         topic.roll()
         stage.create("now", tiering="off")
         stage.settle()
@@ -53,3 +54,24 @@ def test_cold_reads_keep_a_pace_while_there_are_appends(
             stop.set()
             appender.join()
         assert paced_count(stage) > 0
+
+
+def test_a_smaller_cache_than_before_is_no_obstacle(
+    file_tiering: TieringConfig, tmp_path: Path
+) -> None:
+    """What is too much goes before there is anything that could be appended to."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        topic = stage.create(segment_bytes=64 * MIB, local_retention_ms=0)
+        topic.append(VALUES)
+        topic.roll()
+        stage.settle()
+        stage.work_until({TIERED_THERE})
+        assert len(list(topic.records())) == len(VALUES)
+        assert stage.local.tier is not None
+        stage.local.tier.cold.flush()
+        assert stage.local.tier.cold.statistics().disk_bytes > 5 * MIB
+    smaller = dataclasses.replace(file_tiering, cache_bytes=2 * MIB)
+    with Stage(tmp_path / "data", smaller) as stage:
+        assert [record.value for record in stage.store.topic(TOPIC).records()] == VALUES
+        assert stage.local.tier is not None
+        assert stage.local.tier.cold.statistics().disk_bytes <= 2 * MIB

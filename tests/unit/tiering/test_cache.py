@@ -17,6 +17,7 @@ from firnmq.tiering.cache import ChunkCache
 from firnmq.tiering.cachefiles import _BLOCK_BYTES, _SLICE_BYTES, CacheFiles
 from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
+from tests.unit.tiering.pacing import Paced
 from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
 
 PIECE, CHUNK = 1_000, 8_000
@@ -652,54 +653,63 @@ def test_close_does_not_wait_for_the_limiter(make: Make, store: ScriptedStore) -
     assert store.gets == []
 
 
-class Paced(Courtesy):
-    """Has everybody wait, and notes what for."""
-
-    def __init__(self, wait_s: float) -> None:
-        super().__init__()
-        self.wait_s = wait_s
-        self.asked = threading.Semaphore(0)
-        self.sizes: list[int] = []
-
-    def reserve(self, count: int) -> float:
-        self.sizes.append(count)
-        self.asked.release()
-        return self.wait_s
-
-
-def test_beside_appends_store_and_disk_are_read_at_a_pace(make: Make, store: ScriptedStore) -> None:
+def test_beside_appends_a_scan_of_store_and_disk_keeps_a_pace(
+    make: Make, store: ScriptedStore
+) -> None:
     earlier = make()
     earlier.read(PART, 0, 2 * CHUNK)
     earlier.close()
     courtesy = Paced(0.001)
     cache = make(courtesy=courtesy)
-    cache.read(PART, 0, 3 * CHUNK)
-    assert sorted(courtesy.sizes) == [CHUNK] * 3, "two from the disk, one from the store"
+    cache.read(PART, 0, 3 * CHUNK, is_paced=True)
+    assert courtesy.sizes == [CHUNK] * 3, "two from the disk, one from the store"
     assert len(store.gets) == 3
-    cache.read(PART, 2 * CHUNK, CHUNK)
+    cache.read(PART, 2 * CHUNK, CHUNK, is_paced=True)
     assert len(courtesy.sizes) == 3, "what is in memory costs nothing"
     assert cache.statistics().paced_count == 3
+    assert courtesy.noted_sizes == []
 
 
-def test_who_reads_a_little_does_not_wait_for_those_who_read_much(make: Make) -> None:
+def test_who_looks_something_up_does_not_wait_for_scans(make: Make) -> None:
+    """1. A scan is held back. 2. Somebody reads elsewhere. 3. Somebody needs bytes of the scan."""
     courtesy = Paced(3_600)
     cache = make(courtesy=courtesy)
-    cache.prefetch(PART, CHUNK, 3 * CHUNK)
+    cache.prefetch(PART, CHUNK, 3 * CHUNK, is_paced=True)
+    for _ in range(2):
+        assert courtesy.asked.acquire(timeout=30)
     assert cache.read(PART, 100, 1_500) == CONTENT[100:1_600]
-    assert 2 * PIECE in courtesy.sizes, "it counts"
+    assert courtesy.noted_sizes == [2 * PIECE]
+    assert cache.read(PART, CHUNK + 7, 10) == CONTENT[CHUNK + 7 : CHUNK + 17]
+    assert cache.read_nowait(PART, 2 * CHUNK, 1) is None, "the rest of the scan waits"
 
 
-def test_close_does_not_wait_for_the_pace(make: Make, store: ScriptedStore) -> None:
+def test_a_scan_goes_on_when_appends_have_ended(make: Make) -> None:
     courtesy = Paced(3_600)
     cache = make(courtesy=courtesy)
-    cache.prefetch(PART, 0, CHUNK)
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(cache.read, PART, CHUNK, CHUNK)
+        found = pool.submit(cache.read, PART, 0, CHUNK, is_paced=True)
+        assert courtesy.asked.acquire(timeout=30)
+        assert not found.done()
+        courtesy.has_appends = False
+        assert found.result(30) == CONTENT[:CHUNK]
+
+
+def test_close_and_forget_do_not_wait_for_the_pace(make: Make, store: ScriptedStore) -> None:
+    courtesy = Paced(3_600)
+    cache = make(courtesy=courtesy)
+    with ThreadPoolExecutor(2) as pool:
+        forgotten = pool.submit(cache.read, PART, 0, CHUNK, is_paced=True)
+        assert courtesy.asked.acquire(timeout=30)
+        cache.forget(PART)
+        assert forgotten.result(30) == CONTENT[:CHUNK]
+        count = len(store.gets)
+        cache.prefetch(PART, 0, CHUNK, is_paced=True)
+        closed = pool.submit(cache.read, PART, CHUNK, CHUNK, is_paced=True)
         for _ in range(2):
             assert courtesy.asked.acquire(timeout=30)
         cache.close()
-        assert isinstance(found.exception(30), Closed)
-    assert store.gets == []
+        assert isinstance(closed.exception(30), Closed)
+    assert len(store.gets) == count
 
 
 def test_extents_may_overlap_without_losing_count() -> None:
@@ -718,7 +728,7 @@ def test_a_file_that_begins_elsewhere_is_not_what_was_wanted(make: Make) -> None
     """1. A fetch begins. 2. An older one that it overlaps, and that is as long, is written."""
     cache = make()
     with cache._lock:
-        flight = cache._begin(PART, 1, 3 * PIECE)
+        flight = cache._begin(PART, 1, 3 * PIECE, False)
     assert (flight.start, flight.size) == (PIECE, 2 * PIECE)
     assert cache._data_files.write(PART.name, 0, CONTENT[: 2 * PIECE])
     cache._fly(flight)

@@ -20,6 +20,7 @@ from firnmq.index import Point
 from firnmq.tiering.cold import READ_AHEAD, ColdStorage
 from firnmq.tiering.indexobject import write_index
 from tests.unit.record.batches import Made, record
+from tests.unit.tiering.pacing import Paced
 from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
 from tests.unit.tiering.sources import random_dump, sealed_meta
 
@@ -103,6 +104,30 @@ def test_a_scan_finds_every_batch_and_fetches_no_byte_twice(
     storage.close()
     assert scan(make(), meta) == store.objects["a.seg"]
     assert len(store.gets) == count
+
+
+def test_scans_are_held_back_and_one_record_is_not(make: Make, store: ScriptedStore) -> None:
+    meta = put_segment(store, "a", 0, [60_000] * 200)
+    courtesy = Paced(0.0)
+    chunk_bytes = 512 * KIB
+    storage = make(courtesy=courtesy, chunk_bytes=chunk_bytes, read_ahead=1)
+    part = storage.open_bytes(SPEC, meta)
+    position = 0
+
+    def read_until(end: int) -> None:
+        nonlocal position
+        while position < end:
+            position += len(part.read(position, 100 * KIB)[0])
+
+    # 1. A record is some reads away from where somebody looks for it.
+    read_until(chunk_bytes)
+    assert sum(courtesy.noted_sizes) >= 256 * KIB
+    # 2. Somebody reads on and on.
+    courtesy.noted_sizes.clear()
+    courtesy.sizes.clear()
+    read_until(meta.length)
+    assert courtesy.noted_sizes == []
+    assert sum(courtesy.sizes) > meta.length // 2
 
 
 @pytest.mark.parametrize("seed", range(6))

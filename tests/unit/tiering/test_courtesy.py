@@ -70,6 +70,23 @@ def test_beside_appends_there_is_a_pace_and_else_none(clock: Clock) -> None:
     assert courtesy.reserve(1) > 7, "the debt of before is remembered"
 
 
+def test_single_reads_count_but_only_a_little(clock: Clock) -> None:
+    appends = 0
+    courtesy = Courtesy(append_count=lambda: appends, bytes_per_s=1_000)
+    courtesy.note(10**9)
+    assert courtesy.bytes_within(2) is None, "there is no limit yet"
+    appends = 1
+    assert courtesy.bytes_within(2) == 2_000
+    courtesy.note(300)
+    assert courtesy.reserve(0) == pytest.approx(0.3 - BURST_S)
+    for _ in range(100):
+        courtesy.note(300)
+    assert courtesy.reserve(0) == pytest.approx(0.5)
+    courtesy.reserve(5_000)
+    courtesy.note(300)
+    assert courtesy.reserve(0) == pytest.approx(5.5), "nor is anything forgiven for them"
+
+
 def test_the_usual_pace_is_by_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     system = courtesy_module.os
     paces = []

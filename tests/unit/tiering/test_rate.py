@@ -97,3 +97,12 @@ def test_a_rate_of_nothing_is_refused(rate: int) -> None:
 def test_less_than_nothing_cannot_be_taken(time: Time) -> None:
     with pytest.raises(InvalidArgument):
         limiter(time, 10).take(-1)
+
+
+def test_what_goes_at_once_is_counted_up_to_a_limit(time: Time) -> None:
+    limited = limiter(time, 1_000)
+    limited.note(500, debt_s_max=1)
+    assert limited.reserve(0) == pytest.approx(0.5 - BURST_S)
+    limited.note(10**9, debt_s_max=1)
+    assert limited.reserve(0) == pytest.approx(1)
+    limiter(time, None).note(10**9, debt_s_max=1)

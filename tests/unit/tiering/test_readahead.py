@@ -5,6 +5,7 @@ from typing import cast
 import pytest
 
 from firnmq.tiering.cache import ChunkCache
+from firnmq.tiering.courtesy import Courtesy
 from firnmq.tiering.extents import ObjectPart
 from firnmq.tiering.readahead import ReadAhead
 
@@ -23,7 +24,8 @@ class NotedCache:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int]] = []
 
-    def prefetch(self, part: ObjectPart, start: int, end: int) -> None:
+    def prefetch(self, part: ObjectPart, start: int, end: int, *, is_paced: bool) -> None:
+        assert is_paced, "nobody needs it yet"
         self.asked.append((part.key, start, end))
 
 
@@ -71,3 +73,18 @@ def test_what_follows_is_fetched_however_late_it_is_known(
     read(ahead, FIRST, 19 * CHUNK + 50, 20 * CHUNK, SECOND)
     assert ("second", 0, 4 * CHUNK) in cache.asked
     assert len([key for key, *_ in cache.asked if key == "second"]) == 1
+
+
+@pytest.mark.parametrize(("bytes_per_s", "chunks"), [(1, 1), (4 * CHUNK, 2), (1_000 * CHUNK, 4)])
+def test_beside_appends_no_more_is_fetched_ahead_than_the_pace_allows(
+    cache: NotedCache, bytes_per_s: int, chunks: int
+) -> None:
+    """Else others would wait for what nobody reads yet."""
+    appends = 0
+    courtesy = Courtesy(append_count=lambda: appends, bytes_per_s=bytes_per_s)
+    ahead = ReadAhead(cast(ChunkCache, cache), depth=4, courtesy=courtesy)
+    read(ahead, FIRST, 0, 3 * CHUNK)
+    assert cache.asked[-1][2] == 7 * CHUNK
+    appends = 1
+    read(ahead, SECOND, 0, 3 * CHUNK)
+    assert cache.asked[-1][2] == (3 + chunks) * CHUNK
