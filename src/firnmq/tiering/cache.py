@@ -360,7 +360,7 @@ class ChunkCache:
     def _keep_pace(self, flight: _Flight) -> None:
         """Holds back what a scan reads, from disk or store, as long as appends demand it and
         nobody else needs it."""
-        if not flight.is_paced:
+        if not flight.is_paced or flight.hurried.is_set():
             self._courtesy.note(flight.size)
             return
         wait_s = self._courtesy.reserve(flight.size)
