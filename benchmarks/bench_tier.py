@@ -276,7 +276,7 @@ def tier_upload(run: Run) -> Measured:
             work(store)  # So that it does not wait for the next round of ours.
             return path.stat().st_size / MEGABYTE / seconds
 
-        return run.alternate(ours=ours, baseline=bare, rounds=5)
+        return run.alternate(ours=ours, baseline=bare, rounds=9)
 
 
 @benchmark("hot_append_during_cold", unit="ms", bar=Bar.ratio_at_most(1.5), better=Better.LOWER)

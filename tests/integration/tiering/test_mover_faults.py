@@ -244,6 +244,34 @@ def test_a_changed_object_is_told_by_its_tag(tmp_path: Path, s3_tiering: Tiering
         assert stage.states() == {SEALED_HERE}
 
 
+class Renaming(Wrapped):
+    """Calls an object otherwise when it is written than when it is asked for."""
+
+    def upload(self, key: str, chunks: object, *, size: int) -> ObjectInfo:
+        return super().upload(key, chunks, size=size)._replace(e_tag="another")
+
+
+def test_tags_that_mean_nothing_are_no_obstacle(tmp_path: Path, s3_tiering: TieringConfig) -> None:
+    """What was uploaded is read then, and is right, or not."""
+    with Stage(tmp_path / "right", s3_tiering, wrap=Renaming) as stage:
+        stage.create()
+        stage.fill(0, 20)
+        stage.work()
+        assert stage.states() == {TIERED_HERE}
+        assert stage.mover.status().failure_counts["verification"] == 0
+
+    def spoiling(inner: ObjectStore) -> ObjectStore:
+        return Renaming(Lying(inner, lambda data: data[:-1] + bytes([data[-1] ^ 1])))
+
+    other = dataclasses.replace(s3_tiering, url=f"{s3_tiering.url}-other")
+    with Stage(tmp_path / "wrong", other, wrap=spoiling) as stage:
+        stage.create()
+        stage.fill(0, 20)
+        stage.work(rounds=2)
+        assert stage.mover.status().failure_counts["verification"] >= 1
+        assert stage.states() == {SEALED_HERE}
+
+
 def test_local_bytes_that_are_damaged_do_not_go(
     tmp_path: Path, file_tiering: TieringConfig
 ) -> None:

@@ -157,18 +157,13 @@ class CloudStore:
         try:
             if size <= self._options.part_bytes:
                 return self.put(key, b"".join(source), if_absent=False)
-            self._upload_parts(key, source, size)
+            return self._upload_parts(key, source, size)
         except _SourceFailed as failure:
             self._discard(key)
             raise failure.error from None
         except StoreError:
             self._discard(key)
             raise
-        info = self.head(key)
-        if info.size != size:
-            self.delete([key])
-            raise ObjectTruncated(self.url, key, expected=size, found=info.size)
-        return info
 
     def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
         for key, data in objects:
@@ -235,9 +230,9 @@ class CloudStore:
     def close(self) -> None:
         pass
 
-    def _upload_parts(self, key: str, source: Iterator[Buffer], size: int) -> None:
+    def _upload_parts(self, key: str, source: Iterator[Buffer], size: int) -> ObjectInfo:
         with self._translated(key, "upload"):
-            self._obstore.put(
+            result = self._obstore.put(
                 self._client,
                 key,
                 source,
@@ -245,6 +240,7 @@ class CloudStore:
                 chunk_size=max(self._options.part_bytes, -(-size // _PART_COUNT_MAX)),
                 max_concurrency=self._options.parts_in_flight,
             )
+        return ObjectInfo(key, size, result["e_tag"], time.time_ns() // 1_000_000)
 
     def _delete_one(self, key: str) -> None:
         try:
