@@ -151,7 +151,7 @@ def _timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-@benchmark("group_commit", unit="records/sync", bar=Bar.value_at_least(200))
+@benchmark("group_commit", unit="records/sync", bar=Bar.value_at_least(500))
 def group_commit(run: Run) -> Measured:
     """1,000 concurrent durable appends of one record each to one shard."""
     directory = run.scratch()

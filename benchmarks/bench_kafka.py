@@ -40,9 +40,12 @@ _SINGLE_RECORDS = 20_000
 _CONSUMED_RECORDS = 250_000
 _LATENCY_RATES = (200, 2_000)
 _LATENCY_SECONDS = {200: 2.5, 2_000: 1.5}
+_AT_CEILING = 0.95
+"""A rate this close to the client's ceiling is the client's limit, not the server's."""
 _GIBIBYTE = 1024**3
 _MEBIBYTE = 1024**2
 
+_DEFAULT: dict[str, str] = {}
 _CACHE = {"durability": "os", "index.key": "false", "index.tag": "false"}
 _FSYNC = {"durability": "fsync", "index.key": "false", "index.tag": "false"}
 _INDEXED_FSYNC = {"durability": "fsync", "index.key": "true", "index.tag": "true"}
@@ -51,7 +54,7 @@ _PEER_FSYNC = {"flush.messages": "1"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
     """A server that runs, and the client that loads it."""
 
     server: Server
@@ -66,15 +69,15 @@ class _Side:
             self.client.delete(name)
 
 
-_sides: tuple[_Side, _Side] | None = None
+_sides: tuple[Side, Side] | None = None
 
 
-def _started(server: Server) -> _Side:
+def _started(server: Server) -> Side:
     server.start()
-    return _Side(server, Client(server.address))
+    return Side(server, Client(server.address))
 
 
-def _both() -> tuple[_Side, _Side]:
+def running_sides() -> tuple[Side, Side]:
     """Ours and the peer, started by the first benchmark that needs them."""
     global _sides
     if _sides is None:
@@ -96,7 +99,7 @@ def _servers(root: Path) -> tuple[ApacheKafka, Firn]:
 
 
 @contextmanager
-def _own_pair(run: Run) -> Iterator[tuple[_Side, _Side]]:
+def _own_pair(run: Run) -> Iterator[tuple[Side, Side]]:
     """Servers for one benchmark that must not have served before."""
     peer, ours = _servers(run.scratch())
     try:
@@ -113,7 +116,7 @@ class _Costs:
         self._count = count
         self._microseconds: dict[str, list[float]] = defaultdict(list)
 
-    def of(self, side: _Side, load: Callable[[], float]) -> float:
+    def of(self, side: Side, load: Callable[[], float]) -> float:
         """Does the load, notes what it cost the server and returns the load's figure."""
         before = cpu_seconds(side.server.pid)
         figure = load()
@@ -142,9 +145,9 @@ def _produced(
     partitions: int = 1,
 ) -> Measured:
     """Records per second of a load on fresh topics with these options."""
-    ours, peer = _both()
+    ours, peer = running_sides()
 
-    def one_round(side: _Side, wanted: dict[str, str]) -> float:
+    def one_round(side: Side, wanted: dict[str, str]) -> float:
         with side.topic(partitions, wanted) as topic:
             return costs.of(side, lambda: count / load(side.client, topic))
 
@@ -173,8 +176,26 @@ def kafka_produce_16(run: Run) -> Measured:
 
 @benchmark("kafka_produce_fsync", unit="records/s", bar=Bar.ratio_at_least(2.0))
 def kafka_produce_fsync(run: Run) -> Measured:
-    """One partition; both acknowledge after an fsync."""
-    return _produced(run, _FSYNC, _PEER_FSYNC, _plain_load(1))
+    """One partition; both acknowledge after an fsync.
+
+    The bar is met at twice the peer's rate, or at the client's own ceiling, measured in the same
+    run with a broker that keeps nothing.
+    """
+    ours, _ = running_sides()
+    ceilings: list[float] = []
+
+    def load(client: Client, topic: str) -> float:
+        if client is ours.client:
+            ceilings.append(_BULK_RECORDS / client.produce_nowhere(_BULK_RECORDS))
+        return client.produce(topic, 1, _BULK_RECORDS)
+
+    measured = _produced(run, _FSYNC, _PEER_FSYNC, load)
+    ceiling = median(ceilings)
+    return dataclasses.replace(
+        measured,
+        holds_instead=measured.value >= _AT_CEILING * ceiling,
+        extra={**measured.extra, "client_ceiling": ceiling},
+    )
 
 
 @benchmark("kafka_produce_fsync_vs_cache", unit="records/s", bar=Bar.ratio_at_least(1.0))
@@ -211,13 +232,13 @@ def kafka_single_record(run: Run) -> Measured:
 
 def _consumed(run: Run, partitions: int) -> Measured:
     """Records per second of reading the same topic again and again."""
-    ours, peer = _both()
+    ours, peer = running_sides()
     with ours.topic(partitions, _CACHE) as our_topic, peer.topic(partitions, {}) as peer_topic:
         for side, topic in ((ours, our_topic), (peer, peer_topic)):
             side.client.produce(topic, partitions, _CONSUMED_RECORDS)
         costs = _Costs(_CONSUMED_RECORDS)
 
-        def one_round(side: _Side, topic: str) -> float:
+        def one_round(side: Side, topic: str) -> float:
             return costs.of(side, lambda: side.client.consume(topic, partitions, _CONSUMED_RECORDS))
 
         measured = run.alternate(
@@ -241,23 +262,27 @@ def kafka_consume_16(run: Run) -> Measured:
 # Latency -----------------------------------------------------------------------------------------
 
 
-@benchmark("kafka_latency", unit="ms", bar=Bar.ratio_at_most(0.8), better=Better.LOWER)
-def kafka_latency(run: Run) -> Measured:
-    """From produce to acknowledged and to consumed, at two rates; page cache on both sides.
+def _latency(
+    run: Run,
+    options: dict[str, str],
+    peer_options: dict[str, str],
+    producer_options: dict[str, str | int],
+) -> Measured:
+    """From produce to acknowledged and to consumed, at two rates.
 
     The figure is the median latency whose ratio is worst of the four. The bar also asks that no
     99th percentile is above the peer's.
     """
-    ours, peer = _both()
+    ours, peer = running_sides()
     figures: dict[str, dict[str, list[float]]] = {
         "ours": defaultdict(list),
         "peer": defaultdict(list),
     }
 
-    def one_round(side: _Side, options: dict[str, str], into: dict[str, list[float]]) -> float:
+    def one_round(side: Side, wanted: dict[str, str], into: dict[str, list[float]]) -> float:
         for rate in _LATENCY_RATES:
-            with side.topic(1, options) as topic:
-                taken = side.client.latencies(topic, rate, _LATENCY_SECONDS[rate])
+            with side.topic(1, wanted) as topic:
+                taken = side.client.latencies(topic, rate, _LATENCY_SECONDS[rate], producer_options)
             for event, latencies in (("ack", taken.acknowledged_ms), ("read", taken.consumed_ms)):
                 for percent in (50, 99):
                     name = f"{event}_{rate}_p{percent}"
@@ -265,8 +290,8 @@ def kafka_latency(run: Run) -> Measured:
         return into[f"ack_{_LATENCY_RATES[-1]}_p50"][-1]
 
     run.alternate(
-        ours=lambda: one_round(ours, _CACHE, figures["ours"]),
-        baseline=lambda: one_round(peer, _PEER_CACHE, figures["peer"]),
+        ours=lambda: one_round(ours, options, figures["ours"]),
+        baseline=lambda: one_round(peer, peer_options, figures["peer"]),
         warmups=0,
     )
     middles = {
@@ -286,10 +311,23 @@ def kafka_latency(run: Run) -> Measured:
     )
 
 
+@benchmark("kafka_latency", unit="ms", bar=Bar.ratio_at_most(0.8), better=Better.LOWER)
+def kafka_latency(run: Run) -> Measured:
+    """From produce to acknowledged and to consumed, at two rates; page cache on both sides."""
+    return _latency(run, _CACHE, _PEER_CACHE, {})
+
+
+@benchmark("kafka_latency_fsync", unit="ms", bar=Bar.ratio_at_most(0.7), better=Better.LOWER)
+def kafka_latency_fsync(run: Run) -> Measured:
+    """The same of an idempotent producer; both acknowledge after an fsync. A topic of ours has the
+    options that it gets if nothing is said."""
+    return _latency(run, _DEFAULT, _PEER_FSYNC, {"enable.idempotence": "true"})
+
+
 # What a server costs ------------------------------------------------------------------------------
 
 
-def _in_and_out(side: _Side, options: dict[str, str]) -> tuple[float, float]:
+def _in_and_out(side: Side, options: dict[str, str]) -> tuple[float, float]:
     """CPU seconds of the server while records came in, and while they went out."""
     with side.topic(4, options) as topic:
         before = cpu_seconds(side.server.pid)
@@ -299,14 +337,14 @@ def _in_and_out(side: _Side, options: dict[str, str]) -> tuple[float, float]:
         return between - before, cpu_seconds(side.server.pid) - between
 
 
-@benchmark("kafka_cpu", unit="CPU s/GiB", bar=Bar.ratio_at_most(0.6), better=Better.LOWER)
+@benchmark("kafka_cpu", unit="CPU s/GiB", bar=Bar.ratio_at_most(0.55), better=Better.LOWER)
 def kafka_cpu(run: Run) -> Measured:
     """The server's CPU time for each GiB that is produced and then consumed; 4 partitions."""
-    ours, peer = _both()
+    ours, peer = running_sides()
     moved = _CONSUMED_RECORDS * VALUE_BYTES / _GIBIBYTE
     parts: dict[str, list[float]] = defaultdict(list)
 
-    def one_round(side: _Side, options: dict[str, str]) -> float:
+    def one_round(side: Side, options: dict[str, str]) -> float:
         seconds_in, seconds_out = _in_and_out(side, options)
         parts[f"{side.server.name}_in"].append(seconds_in / moved)
         parts[f"{side.server.name}_out"].append(seconds_out / moved)
@@ -326,7 +364,7 @@ def kafka_memory(run: Run) -> Measured:
     """Peak anonymous resident memory while records come in and go out; fresh servers."""
     with _own_pair(run) as (ours, peer):
 
-        def one_round(side: _Side, options: dict[str, str]) -> float:
+        def one_round(side: Side, options: dict[str, str]) -> float:
             with peak_anonymous_bytes(side.server.pid) as peak:
                 _in_and_out(side, options)
             return peak[0] / _MEBIBYTE
@@ -350,7 +388,7 @@ def kafka_ready(run: Run) -> Measured:
             peer.server.name: peer.client.create(1, _PEER_CACHE),
         }
 
-        def one_round(side: _Side) -> float:
+        def one_round(side: Side) -> float:
             side.server.stop()
             started = time.perf_counter()
             side.server.start()

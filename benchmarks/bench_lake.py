@@ -25,8 +25,8 @@ from firnmq.lake.plans.places import make_plan, resolved
 from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.plans.source import OptionsSource
 from firnmq.lake.spark import register
-from firnmq.lake.tables.catalog import OpenCatalog, warehouse_store
-from firnmq.lake.tables.keyfilter import may_hold_key
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog, warehouse_store
+from firnmq.lake.tables.files.key_filter import may_hold_key
 from firnmq.lake.tables.table import TopicTable, find_table
 
 ROW_COUNT = int(os.environ.get("BENCH_LAKE_ROWS", "5000000"))

@@ -19,10 +19,10 @@ from firnmq.disk import Family, KeyValueStore, run_blocking
 from firnmq.index.layout import OFFSET, PREFIX
 from firnmq.record import encode
 from firnmq.server import Store, TopicHandle
+from firnmq.testing.appending import append_batch
 
 _RECORD_COUNT = 10_000_000
 _BATCH_RECORDS = 1_000
-_BATCHES_PER_REQUEST = 20
 _COMMON_TAGS = tuple(f"common-{number}" for number in range(10))
 _RARE_TAG = "rare"
 _RARE_SHARE = 0.001
@@ -69,12 +69,8 @@ def _big_shard() -> _BigShard:
     assert isinstance(driver, EngineStorageAdapter)
     shard = topic.topic.shard_name(0)
     source = random.Random(1)
-    for first in range(0, _RECORD_COUNT, _BATCHES_PER_REQUEST * _BATCH_RECORDS):
-        batches = [
-            _batch(first + number * _BATCH_RECORDS, source)
-            for number in range(_BATCHES_PER_REQUEST)
-        ]
-        run_blocking(driver.batch_write_raw(shard, batches))
+    for first in range(0, _RECORD_COUNT, _BATCH_RECORDS):
+        run_blocking(append_batch(driver, shard, _batch(first, source)))
     return _BigShard(store, topic, time.perf_counter() - started)
 
 

@@ -11,10 +11,10 @@ from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.disk import run_blocking
 from firnmq.record import encode
 from firnmq.server import Store, TopicHandle
+from firnmq.testing.appending import append_batch
 
 _LOG_BYTES = 1024 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
-_BATCHES_PER_REQUEST = 50
 
 
 def _written_topic(store: Store) -> TopicHandle:
@@ -25,9 +25,8 @@ def _written_topic(store: Store) -> TopicHandle:
     assert isinstance(driver, EngineStorageAdapter)
     batch = encode([NewRecord(value=value) for value in values(BATCH_RECORDS)], now_ms=1)
     shard = topic.topic.shard_name(0)
-    for _ in range(0, _LOG_BYTES, _BATCHES_PER_REQUEST * len(batch)):
-        batches = [bytearray(batch) for _ in range(_BATCHES_PER_REQUEST)]
-        run_blocking(driver.batch_write_raw(shard, batches))
+    for _ in range(0, _LOG_BYTES, len(batch)):
+        run_blocking(append_batch(driver, shard, bytearray(batch)))
     return topic
 
 

@@ -12,6 +12,7 @@ from benchmarks.workload import BATCH_RECORDS, values
 from firnmq import NewRecord
 from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.record import encode
+from firnmq.testing.appending import append_batch
 
 _SMALL_BYTES = 1_000_000_000
 _LARGE_BYTES = 10_000_000_000
@@ -95,13 +96,13 @@ async def _write(directory: Path, until_bytes: int) -> None:
         shard = topic.shard_name(0)
         batch = encode([NewRecord(value=value) for value in values(BATCH_RECORDS)], now_ms=1)
         missing_bytes = until_bytes - (await driver.status(shard)).length_bytes
-        left = iter(range(0, missing_bytes, 10 * len(batch)))
+        left = iter(range(0, missing_bytes, len(batch)))
 
         async def fill() -> None:
             for _ in left:
-                await driver.batch_write_raw(shard, [bytearray(batch) for _ in range(10)])
+                await append_batch(driver, shard, bytearray(batch))
 
         await asyncio.gather(*(fill() for _ in range(_WRITERS)))
         print("full", flush=True)
         while True:
-            await driver.batch_write_raw(shard, [bytearray(batch)])
+            await append_batch(driver, shard, bytearray(batch))

@@ -27,9 +27,10 @@ from firnmq.disk import run_blocking
 from firnmq.engines.segments import SegmentMeta
 from firnmq.record import encode
 from firnmq.server import LocalStore, Store, TopicHandle
+from firnmq.testing.appending import append_batch
 from firnmq.testing.fault_proxy import ProxyProcess
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
-from firnmq.tiering.keys import SEGMENT
+from firnmq.tiering.format.object_names import SEGMENT
 
 FIRST_BYTE_MS = 50
 _MIB = 1024 * 1024
@@ -38,7 +39,6 @@ _CHUNK_BYTES = 4 * _MIB
 _READER_COUNT = 8
 _READ_BYTES = _MIB
 _UPLOAD_BYTES = 128 * _MIB
-_BATCHES_PER_REQUEST = 20
 _APPENDS_PER_S = 200
 _APPEND_ROUND_S = 3
 _APPEND_RECORDS = 10
@@ -114,11 +114,8 @@ def fill(store: Store, topic: TopicHandle, count: int) -> None:
     records = [NewRecord(value=value) for value in values(BATCH_RECORDS)]
     batch = encode(records, now_ms=time.time_ns() // 1_000_000 - 60_000)
     shard = topic.topic.shard_name(0)
-    left = max(1, count // len(batch))
-    while left:
-        now = min(left, _BATCHES_PER_REQUEST)
-        run_blocking(driver.batch_write_raw(shard, [bytearray(batch) for _ in range(now)]))
-        left -= now
+    for _ in range(max(1, count // len(batch))):
+        run_blocking(append_batch(driver, shard, bytearray(batch)))
 
 
 def work(store: Store, *, until_cold: TopicHandle | None = None) -> None:
@@ -126,18 +123,18 @@ def work(store: Store, *, until_cold: TopicHandle | None = None) -> None:
     assert store.local.tier is not None
     mover = store.local.tier.mover
     while True:
-        settle(store)
+        wait_for_mover(store)
         mover.request_upload()
         mover.work()
-        settle(store)
+        wait_for_mover(store)
         store.local.housekeep()
         is_waiting = mover.status().waiting_segments > 0
         if not is_waiting and (until_cold is None or not sealed_here(until_cold)):
             return
 
 
-def settle(store: Store) -> None:
-    """The mover follows the node's cache of the metadata: lets it see what was changed."""
+def wait_for_mover(store: Store) -> None:
+    """Waits until the metadata cache, which the mover follows, has seen all changes."""
     local = store.local
     local.cache.wait_for_revision(local.meta.range("nodes/").revision, 30)
 
@@ -175,7 +172,7 @@ def scene_of(run: Run) -> Iterator[_Scene]:
 
 @benchmark("cold_first_record", unit="ms", bar=Bar.ratio_at_most(1.3), better=Better.LOWER)
 def cold_first_record(run: Run) -> Measured:
-    """One record somewhere in a segment that nobody has read, against one bare GET of 256 KiB."""
+    """One record somewhere in a segment that was never read, against one bare GET of 256 KiB."""
     rounds = 40
     with scene_of(run) as scene:
         scene.make_cold(segment_bytes=2 * _MIB, segment_count=rounds + 2)
@@ -255,7 +252,7 @@ def tier_upload(run: Run) -> Measured:
         def seal() -> Path:
             fill(store, topic, _UPLOAD_BYTES)
             topic.roll()
-            settle(store)
+            wait_for_mover(store)
             base_offset = sealed(topic)[-1].base_offset
             (path,) = store.local.path.rglob(f"{base_offset:020d}.log")
             return path

@@ -17,22 +17,23 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.workload import VALUE_BYTES, values
+from benchmarks.workload import VALUE_BYTES, run_threads, values
 
 _CHUNK_RECORDS = 500
 _CONSUME_RECORDS = 5_000
 _TIMEOUT_S = 60.0
 _STAMP_BYTES = 8
 _WARMUP_S = 0.5
+_WATERMARKS_S = 10.0
 _TAG_COUNT = 10
 
 _QUIET = {"log_level": 0}
 """A server that stops between rounds is no news."""
-_THROUGHPUT = {
-    "linger.ms": 5,
+_LARGE_QUEUE = {
     "queue.buffering.max.messages": 2_000_000,
     "queue.buffering.max.kbytes": 2_000_000,
 }
+_THROUGHPUT = {"linger.ms": 5, **_LARGE_QUEUE}
 _ONE_BY_ONE = {**_THROUGHPUT, "linger.ms": 0, "batch.num.messages": 1}
 """Every record is a batch and a request of its own; many are in flight."""
 
@@ -77,16 +78,58 @@ class Client:
         self, topic: str, partitions: int, count: int, options: Mapping[str, int]
     ) -> float:
         producer = self._producer(topic, partitions, options)
+        seconds = self._queue_chunks(producer, topic, partitions, count)
+        # Without delivery callbacks, which cost as much as the rest, the ends say what arrived.
+        self._require_stored(topic, partitions, count - count % _CHUNK_RECORDS + partitions)
+        return seconds
+
+    def _queue_chunks(self, producer: Producer, topic: str, partitions: int, count: int) -> float:
         turns = itertools.cycle(range(partitions))
         started = time.perf_counter()
         for _ in range(count // _CHUNK_RECORDS):
             queued = producer.produce_batch(topic, self._chunk, partition=next(turns))
             if queued != _CHUNK_RECORDS:
                 raise RuntimeError("the client's queue is full; make it larger")
-        seconds = _flushed(producer, started)
-        # Without delivery callbacks, which cost as much as the rest, the ends say what arrived.
-        self._require_stored(topic, partitions, count - count % _CHUNK_RECORDS + partitions)
+        return _flushed(producer, started)
+
+    def produce_with(
+        self,
+        options: Mapping[str, str | int],
+        topic: str,
+        partitions: int,
+        values: Sequence[bytes],
+        counts: Sequence[int],
+    ) -> float:
+        """Seconds until several producers at once, each with its count, have all acknowledged."""
+        chunk = [{"value": value} for value in values]
+        producers = [
+            Producer({"bootstrap.servers": self._address, **_QUIET, **_LARGE_QUEUE, **options})
+            for _ in counts
+        ]
+        for producer in producers:  # Connects, and learns where the partitions are.
+            producer.list_topics(topic, timeout=_TIMEOUT_S)
+
+        def produce(number: int) -> None:
+            left, partition = counts[number], number
+            while left > 0:
+                queued = producers[number].produce_batch(
+                    topic, chunk[:left], partition=partition % partitions
+                )
+                if queued != min(left, len(chunk)):
+                    raise RuntimeError("the client's queue is full; make it larger")
+                left -= queued
+                partition += 1
+            _flushed(producers[number], 0.0)
+
+        seconds = run_threads(produce, len(counts))
+        self._require_stored(topic, partitions, sum(counts))
         return seconds
+
+    def produce_nowhere(self, count: int) -> float:
+        """The same to librdkafka's mock broker, which is part of the client and keeps nothing: what
+        this client can do at best."""
+        producer = self._producer("mock", 1, {**_THROUGHPUT, "test.mock.num.brokers": 1})
+        return self._queue_chunks(producer, "mock", 1, count)
 
     def produce_tagged(self, topic: str, count: int) -> float:
         """The same with a unique key and one of a few tags, to one partition."""
@@ -114,17 +157,15 @@ class Client:
         return producer
 
     def _require_stored(self, topic: str, partitions: int, count: int) -> None:
+        """The peer's watermarks may follow its acknowledgements a moment later."""
         consumer = self._consumer()
+        deadline = time.monotonic() + _WATERMARKS_S
         try:
-            stored = 0
-            for partition in range(partitions):
-                wanted = TopicPartition(topic, partition)
-                start, end = consumer.get_watermark_offsets(wanted, timeout=_TIMEOUT_S)
-                stored += end - start
+            while (stored := _stored_count(consumer, topic, partitions)) != count:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{stored} of {count} records were stored")
         finally:
             consumer.close()
-        if stored != count:
-            raise RuntimeError(f"{stored} of {count} records were stored")
 
     def first_produce(self, topic: str) -> None:
         """Returns when one record is acknowledged by a server that may just be starting."""
@@ -175,9 +216,28 @@ class Client:
 
     # Latency ------------------------------------------------------------------------------------
 
-    def latencies(self, topic: str, rate: int, seconds: float) -> "Latencies":
+    def latencies(
+        self, topic: str, rate: int, seconds: float, options: Mapping[str, str | int]
+    ) -> "Latencies":
         """Single records at an even rate, each sent at once, read by a waiting consumer."""
-        return _LatencyRound(self._address, self._consumer(), topic, rate, seconds).run()
+        producer = Producer(
+            {
+                "bootstrap.servers": self._address,
+                "linger.ms": 0,
+                "socket.nagle.disable": True,
+                **options,
+            }
+        )
+        return _LatencyRound(producer, self._consumer(), topic, rate, seconds).run()
+
+
+def _stored_count(consumer: Consumer, topic: str, partitions: int) -> int:
+    stored = 0
+    for partition in range(partitions):
+        wanted = TopicPartition(topic, partition)
+        start, end = consumer.get_watermark_offsets(wanted, timeout=_TIMEOUT_S)
+        stored += end - start
+    return stored
 
 
 def _flushed(producer: Producer, started: float) -> float:
@@ -213,11 +273,9 @@ class _LatencyRound:
     """
 
     def __init__(
-        self, address: str, consumer: Consumer, topic: str, rate: int, seconds: float
+        self, producer: Producer, consumer: Consumer, topic: str, rate: int, seconds: float
     ) -> None:
-        self._producer = Producer(
-            {"bootstrap.servers": address, "linger.ms": 0, "socket.nagle.disable": True}
-        )
+        self._producer = producer
         self._consumer = consumer
         self._topic = topic
         self._interval_s = 1 / rate

@@ -153,7 +153,7 @@ def fetch_kafka(cache_root: Path = CACHE_ROOT) -> Path:
     cache_root.mkdir(parents=True, exist_ok=True)
     project = cache_root / "pom.xml"
     project.write_text(project_file(), encoding="utf-8")
-    # Filled beside and renamed: a fetch that was cut short must not look complete.
+    # Filled beside and renamed: an interrupted download must not look complete.
     fresh = cache_root / f"{KAFKA_VERSION}.new"
     shutil.rmtree(fresh, ignore_errors=True)
     command = [maven, "-B", "-q", "-f", str(project), "dependency:copy-dependencies"]
@@ -213,7 +213,7 @@ def server_properties(data: Path, port: int, controller_port: int) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

@@ -26,6 +26,23 @@ def values(count: int, size: int = VALUE_BYTES, seed: int = 1) -> list[bytes]:
     return [source.randbytes(size) for _ in range(count)]
 
 
+def event_values(size: int, count: int = 500, seed: int = 1) -> list[bytes]:
+    """JSON events of about this size, which compress as a user's own do."""
+    source = random.Random(seed)
+    made = []
+    for number in range(count):
+        event: list[str] = []
+        length = 0
+        while length < size:
+            event.append(
+                f'{{"user":{source.randrange(10**6)},"page":"/item/{source.randrange(10**4)}",'
+                f'"ms":{source.randrange(10**3)},"id":"{source.getrandbits(64):016x}"}}'
+            )
+            length += len(event[-1]) + 1
+        made.append((f"[{number}," + ",".join(event))[: size - 1].encode() + b"]")
+    return made
+
+
 def run_threads(work: Callable[[int], None], count: int) -> float:
     """Seconds from the common start of `count` threads until the last one is done."""
     barrier = threading.Barrier(count + 1)

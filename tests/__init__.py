@@ -1,1 +1,1 @@
-"""The tests of FirnMQ; see the README for what each folder holds."""
+"""The tests of FirnMQ; ARCHITECTURE.md says what each folder holds."""

@@ -23,6 +23,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.fixture(autouse=True)
+def _umask_stays() -> Iterator[None]:
+    """The umask is the process's: a test that leaves another one behind changes later tests."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    after = os.umask(before)
+    assert after == before, f"the test left the umask {after:#o}, not {before:#o}"
+
+
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
     """An S3 server for all tests, with a bucket `tier`. Take a prefix of your own in it, and leave

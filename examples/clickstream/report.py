@@ -83,7 +83,7 @@ def typed_rows(bootstrap: str) -> tuple[Any, Any]:
     """The enriched topic's own table and its dead letters, by PyIceberg, without any Spark."""
     from firnmq.lake.plans.places import make_plan
     from firnmq.lake.plans.plan import Wanted
-    from firnmq.lake.tables.catalog import DEAD_LETTERS, OpenCatalog
+    from firnmq.lake.tables.catalogs.catalog import DEAD_LETTERS, OpenCatalog
     from firnmq.lake.tables.table import find_table
 
     options = {"bootstrap": bootstrap, "topic": ENRICHED}

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from firnmq.record import NewRecord, Record
     from firnmq.server import AsyncStore, Store, open_async
     from firnmq.server import open_store as open
+    from firnmq.version import __version__
 
 __all__ = [
     "AdapterOffsetStrategy",
@@ -21,6 +22,7 @@ __all__ = [
     "Page",
     "Record",
     "Store",
+    "__version__",
     "open",
     "open_async",
 ]
@@ -34,6 +36,7 @@ _SOURCES = {
     "Page": ("firnmq.engines", "Page"),
     "Record": ("firnmq.record", "Record"),
     "Store": ("firnmq.server", "Store"),
+    "__version__": ("firnmq.version", "__version__"),
     "open": ("firnmq.server", "open_store"),
     "open_async": ("firnmq.server", "open_async"),
 }

@@ -7,6 +7,7 @@ there is something to do about it, what to do.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 
 class FirnError(Exception):
@@ -14,7 +15,7 @@ class FirnError(Exception):
 
 
 class InvalidArgument(FirnError):
-    """The caller asked for something that cannot be meant: a bad name, a negative limit."""
+    """An argument is invalid: a bad name, a negative limit."""
 
     def __init__(self, argument: str, reason: str) -> None:
         super().__init__(f"{argument}: {reason}")
@@ -25,24 +26,44 @@ class InvalidArgument(FirnError):
 class InvalidRecord(FirnError):
     """Bytes or records handed in by a client break the format or a limit; nothing was written."""
 
+    def __init__(self, message: str, *, record_indexes: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.record_indexes = record_indexes
+        """Which records of the batch are at fault, counted from 0; none if it is the batch."""
+
 
 class LimitExceeded(InvalidRecord):
     """A client's record or batch is larger than the limit; nothing was written."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(f"{what} is {size:,} bytes, the limit is {limit:,}")
+    def __init__(
+        self,
+        what: str,
+        size: int,
+        limit: int,
+        *,
+        option: str = "",
+        record_indexes: Sequence[int] = (),
+        unit: str = "bytes",
+    ) -> None:
+        """`option` is the topic option or setting that raises the limit, if one does."""
+        advice = f" ({option})" if option else ""
+        verb = "is" if unit == "bytes" else "has"
+        message = f"{what} {verb} {size:,} {unit}, the limit is {limit:,}{advice}"
+        super().__init__(message, record_indexes=record_indexes)
         self.what = what
         self.size = size
         self.limit = limit
+        self.option = option
 
 
 class KeyRequired(InvalidRecord):
     """A record without a key came to a topic that keeps the newest record of each key."""
 
-    def __init__(self) -> None:
+    def __init__(self, record_indexes: Sequence[int] = ()) -> None:
         super().__init__(
             "a record has no key, and the topic is compacted by key; give every record a key, "
-            "or set cleanup.policy=delete"
+            "or set cleanup.policy=delete",
+            record_indexes=record_indexes,
         )
 
 
@@ -57,14 +78,22 @@ class Corruption(FirnError):
         self.position = position
 
 
+class InvalidField(Corruption):
+    """A field of a stored object has an invalid value: the object is damaged or forged."""
+
+    def __init__(self, field: str, reason: str, *, where: str) -> None:
+        super().__init__(f"field {field}: {reason}", where=where)
+        self.field = field
+
+
 class OtherFormat(Corruption):
-    """What is stored is of another version of this program, or of another program; nothing was
+    """The stored data is from another version of this program, or from another program; nothing was
     changed."""
 
 
 class ShardError(FirnError):
-    """Something about one shard. `shard` is what storage calls it, until whoever knows the topic
-    has it `call` the shard by what users know it by."""
+    """An error of one shard. `shard` is its name in storage, until a caller that knows the topic
+    replaces it with the name that users know, by `call`."""
 
     def __init__(self, before: str, shard: str, after: str) -> None:
         super().__init__(f"{before}{shard}{after}")
@@ -128,17 +157,49 @@ class AlreadyExists(FirnError):
         self.name = name
 
 
+class TooManyShards(FirnError):
+    """The node may not have so many shards; nothing was made."""
+
+    def __init__(self, wanted: int, there: int, limit: int) -> None:
+        super().__init__(
+            f"{wanted:,} shards beside the {there:,} of other topics are more than the "
+            f"{limit:,} that this node may have; delete topics, or raise shard_count_max in [store]"
+        )
+        self.wanted = wanted
+        self.there = there
+        self.limit = limit
+
+
+class OffsetLimitReached(FirnError):
+    """The node keeps no more committed offsets, of one client or of all; nothing was committed."""
+
+    def __init__(self, unit: str, limit: int, client: str = "") -> None:
+        """`unit` is groups or bytes. Without a client the limit is that of all clients."""
+        whose = f"of {client}" if client else "of all clients"
+        super().__init__(
+            f"the limit of {limit:,} {unit} of committed offsets {whose} is reached; delete groups "
+            "that are not needed, or raise the limit in [groups]"
+        )
+        self.unit = unit
+        self.limit = limit
+        self.client = client
+
+
 class IndexDisabled(ShardError):
-    """The question needs an index that the topic does not keep."""
+    """The query needs an index that the topic does not keep."""
 
     def __init__(self, index: str, shard: str) -> None:
-        advice = f"set index.{index}=true when creating the topic"
+        advice = (
+            f"only a new topic can have one: with index.{index}=true if a Kafka client creates it, "
+            "by default if firn topic create does"
+        )
         super().__init__("", shard, f" keeps no {index} index; {advice}")
         self.index = index
 
 
 class StorageFailed(ShardError):
-    """A write or sync failed below us: the shard is closed and reopens from disk on next use.
+    """The device refused. After a write or sync the shard is closed and reopens from disk on next
+    use; after a read nothing has changed.
 
     What was acknowledged before stays. Whether the failed request is stored is unknown until the
     shard has reopened and its end offset can be read.
@@ -147,14 +208,16 @@ class StorageFailed(ShardError):
     def __init__(self, shard: str, cause: BaseException) -> None:
         super().__init__("storage of ", shard, f" failed: {cause}")
         self.cause = cause
+        self.is_outcome_unknown = False
+        """Of a metadata transaction: it may have happened. Otherwise it has changed nothing."""
 
 
 class DiskFull(StorageFailed):
-    """There is no room on the device. Free some; appends work again without a restart."""
+    """The device is full. Free some space; appends work again without a restart."""
 
 
 class NoTiering(FirnError):
-    """The question is about an object store, and there is none."""
+    """The operation needs an object store, and none is configured."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -238,7 +301,8 @@ class NoObjectStore(ShardError):
         super().__init__(
             f"segment {seq} of ",
             shard,
-            " is only in the object store, and this process was told of none: give its URL as "
+            " is only in the object store, and the process that has the data directory open (the "
+            "node, if one serves it) was started without one: start it with the URL in "
             "FIRN_TIERING_URL, or as url in the section [tiering] of the file that --config or "
             "FIRN_CONFIG names; in a program, as tiering= of firnmq.open",
         )
@@ -256,8 +320,46 @@ class DirectoryInUse(FirnError):
         self.holder = holder
 
 
+class CannotListen(FirnError):
+    """A listener's address is taken, not allowed, or not one of this machine."""
+
+    def __init__(self, setting: str, host: str, port: int, cause: OSError) -> None:
+        """`setting` is the section with `host` and `port`, such as kafka."""
+        reason, advice = {
+            errno.EADDRINUSE: (
+                "another program listens there",
+                f"stop it, or set {setting}.port to another port (0: any free port)",
+            ),
+            errno.EACCES: (
+                "this user may not use that port",
+                f"set {setting}.port to a port from 1024 on",
+            ),
+            errno.EADDRNOTAVAIL: (
+                "this machine does not have that address",
+                f"set {setting}.host to an address of this machine, or to 0.0.0.0 for all",
+            ),
+        }.get(cause.errno or 0, (cause.strerror or str(cause), f"check {setting}.host"))
+        super().__init__(f"cannot listen on {host}:{port}: {reason}; {advice}")
+        self.setting = setting
+        self.host = host
+        self.port = port
+
+
 class TimedOut(FirnError):
     """No answer within the time allowed. For a write that means unknown, not failed."""
+
+
+class AppendTimedOut(TimedOut):
+    """An append was not acknowledged by its deadline."""
+
+    def __init__(self, *, is_unknown: bool) -> None:
+        super().__init__(
+            "the append was not acknowledged by its deadline: whether it is stored is unknown"
+            if is_unknown
+            else "the append waited until its deadline: nothing of it is stored"
+        )
+        self.is_unknown = is_unknown
+        """Whether the records may be stored all the same."""
 
 
 class CreationTimedOut(TimedOut):
@@ -353,10 +455,8 @@ class ObjectCorrupt(StoreError):
 
 
 def storage_failure(shard: str, cause: BaseException) -> StorageFailed:
-    """The right StorageFailed for an error from the operating system or RocksDB."""
+    """The right StorageFailed for an error of the operating system."""
     full_disk = (errno.ENOSPC, errno.EDQUOT)
-    if isinstance(cause, OSError) and cause.errno in full_disk:
-        return DiskFull(shard, cause)
-    if "no space left" in str(cause).lower():  # RocksDB reports errno only as text.
+    if isinstance(cause, DiskFull) or (isinstance(cause, OSError) and cause.errno in full_disk):
         return DiskFull(shard, cause)
     return StorageFailed(shard, cause)

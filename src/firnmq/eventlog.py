@@ -1,8 +1,8 @@
 """Logs are events with fields, through the standard library's logging.
 
-An embedded user finds them under the logger `firnmq` and decides what becomes of them; unless told
-otherwise, Python prints warnings and errors to stderr. `event` and `fields` of each log record are
-attributes, for handlers that want them apart from the text.
+An embedding program finds them under the logger `firnmq` and configures its handlers; by default,
+Python prints warnings and errors to stderr. `event` and `fields` are attributes of each log record,
+for handlers that want them apart from the text.
 """
 
 from __future__ import annotations

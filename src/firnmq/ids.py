@@ -1,4 +1,4 @@
-"""Names for the plain numbers that must not be mixed up."""
+"""Types for plain numbers that must not be mixed up."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from typing import NewType
 Offset = NewType("Offset", int)
 """Logical number of a record in its shard."""
 
-Position = NewType("Position", int)
-"""Byte in a segment's bytes."""
-
 ShardUid = NewType("ShardUid", int)
 """Number of a shard, unique in a data directory and never used again."""
 
 SegmentSeq = NewType("SegmentSeq", int)
 """Ordinal of a segment in its shard, from 0."""
-
-TopicId = NewType("TopicId", str)
-"""What a topic is called on disk; a topic made anew under an old name gets another."""
 
 TimestampMs = NewType("TimestampMs", int)
 """Milliseconds since 1970-01-01 UTC."""

@@ -115,10 +115,10 @@ class CopiedBytes:
     def sync(self) -> None:
         raise AssertionError("nobody syncs a copy")
 
-    def make_room(self, position: int) -> bool:
+    def preallocate(self, position: int) -> bool:
         return False
 
-    def give_back_room(self, position: int) -> None:
+    def release_preallocation(self, position: int) -> None:
         """There is none."""
 
     def read(self, position: int, size: int) -> list[Buffer]:

@@ -11,12 +11,15 @@ from pathlib import Path
 from firnmq.config import StoreConfig, TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Appended, Engine, Page, ShardStatus
+from firnmq.engines.shardlog.rolling import RollState
 from firnmq.engines.tier import ColdMedium
 from firnmq.record import NewRecord, Record, decode
 from firnmq.server import LocalStore
-from firnmq.testing import FakeClock
+from firnmq.testing import FakeClock, LaggingReplication
+from firnmq.testing.appending import append_batch
 
 EVERYTHING = 2**31 - 1
+_WAIT_S_MAX = 60.0
 
 
 class Lab:
@@ -29,8 +32,11 @@ class Lab:
         *,
         config: StoreConfig | None = None,
         cold: ColdMedium | None = None,
+        replication: LaggingReplication | None = None,
     ) -> None:
+        """Closes `replication` with itself."""
         self.cold = cold
+        self.replication = replication
         self.path = path
         self.storage_type = storage_type
         self.clock = FakeClock()
@@ -40,7 +46,12 @@ class Lab:
 
     def _opened(self) -> LocalStore:
         return LocalStore(
-            self.path, config=self.config, clock=self.clock, background=False, cold=self.cold
+            self.path,
+            config=self.config,
+            clock=self.clock,
+            background=False,
+            cold=self.cold,
+            replication=self.replication,
         )
 
     @property
@@ -68,6 +79,8 @@ class Lab:
 
     def close(self) -> None:
         self.store.close()
+        if self.replication is not None:
+            self.replication.close()
 
 
 def copy_at_one_moment(path: Path) -> Path:
@@ -106,7 +119,9 @@ class Shard:
         return self.lab.engine
 
     def append(self, *records: NewRecord) -> Appended:
-        return run_blocking(self.engine.append(self.name, records))
+        appended = run_blocking(self.engine.append(self.name, records))
+        self._wait_for_roll()
+        return appended
 
     def append_values(self, *values: bytes) -> Appended:
         return self.append(*(NewRecord(value=value) for value in values))
@@ -116,8 +131,19 @@ class Shard:
         for record in records:
             self.append(record)
 
-    def append_raw(self, *batches: bytes) -> Appended:
-        return run_blocking(self.engine.append_batches(self.name, batches))
+    def append_raw(self, batch: bytes) -> Appended:
+        appended = run_blocking(append_batch(self.engine, self.name, batch))
+        self._wait_for_roll()
+        return appended
+
+    def _wait_for_roll(self) -> None:
+        """Returns when a roll that the append has asked for is over, so that tests can tell which
+        records share a segment."""
+        log = self.engine.log(self.name)  # type: ignore[attr-defined]
+        if log.rolling.state is not RollState.IDLE:
+            ended = (RollState.IDLE, RollState.CLOSED)
+            with log.lock:
+                assert log.roll_ended.wait_for(lambda: log.rolling.state in ended, _WAIT_S_MAX)
 
     def read(
         self, offset: int, *, max_records: int = EVERYTHING, max_bytes: int = EVERYTHING

@@ -6,14 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.adapter import EngineStorageAdapter, ShardBounds, StorageAdapter, Written
+from firnmq.adapter import (
+    BatchStorage,
+    EngineStorageAdapter,
+    ShardBounds,
+    StorageAdapter,
+    Written,
+    wait_for_append,
+)
+from firnmq.adapter.manager import shard_of_key
 from firnmq.config import TopicConfig
-from firnmq.disk import run_blocking
+from firnmq.disk import FileRange, Ticket, run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Appended
 from firnmq.errors import KeyNotFound, ShardNotFound, TopicNotFound
 from firnmq.record import NewRecord
 from firnmq.server import LocalStore
 from firnmq.testing import FakeClock
+from firnmq.testing.appending import append_batch
 
 SHARD = "topic_0"
 
@@ -46,6 +55,30 @@ async def fill(adapter: StorageAdapter) -> None:
 async def test_the_driver_is_a_storage_adapter(adapter: StorageAdapter) -> None:
     assert isinstance(adapter, StorageAdapter)
     assert isinstance(adapter, EngineStorageAdapter)
+    assert isinstance(adapter, BatchStorage)
+    assert adapter.batches is adapter
+    assert adapter.logs is adapter
+
+
+async def test_bounds_and_watch(adapter: StorageAdapter) -> None:
+    await fill(adapter)
+    assert await adapter.bounds(SHARD) == (0, 3)
+    ticket: Ticket[None] = Ticket()
+    assert adapter.watch(SHARD, 2, ticket) is None, "it has grown already"
+    end = adapter.watch(SHARD, 3, ticket)
+    assert end is not None
+    await adapter.write(SHARD, NewRecord(value=b"v"))
+    await asyncio.wait_for(_result_of(ticket), 10)
+    end()
+    waiting = wait_for_append([(adapter, "gone", 0), (adapter, SHARD, 4)], 30)
+    task = asyncio.ensure_future(waiting)
+    await adapter.write(SHARD, NewRecord(value=b"v"))
+    await asyncio.wait_for(task, 10)
+    await wait_for_append([(adapter, SHARD, 5)], 0.01)  # Nothing comes: it returns in time.
+
+
+async def _result_of(ticket: Ticket[None]) -> None:
+    await ticket
 
 
 async def test_shards(adapter: StorageAdapter) -> None:
@@ -99,10 +132,12 @@ async def test_group_offsets(adapter: StorageAdapter) -> None:
     assert await adapter.get_offset_by_group("g2") == {}
 
 
-async def test_beyond_the_thirteen(adapter: EngineStorageAdapter) -> None:
+async def test_what_only_engines_do(adapter: EngineStorageAdapter) -> None:
     await fill(adapter)
-    raw = await adapter.read_raw(SHARD, 0, max_bytes=1000)
-    assert (await adapter.batch_write_raw(SHARD, raw.batches)).base_offset == 3
+    page = adapter.read_stored(SHARD, 0, max_bytes=1000, committed=False, ranges=False)
+    (batch,) = page.contents
+    assert not isinstance(batch, FileRange)
+    assert (await append_batch(adapter, SHARD, batch)).base_offset == 3
     await adapter.roll(SHARD)
     await adapter.write(SHARD, NewRecord(value=b"v"))
     await adapter.truncate(SHARD, 6)
@@ -132,7 +167,7 @@ async def test_a_topic_from_end_to_end(store: LocalStore, storage_type: str) -> 
     driver = manager.driver_of("sales")
     for number in range(10):
         key = b"k%d" % number
-        shard = topic.shard_name(manager.shard_of_key(topic, key))
+        shard = topic.shard_name(shard_of_key(key, topic.shard_count))
         (record,) = (await driver.read_by_key(shard, key)).records()
         assert record.value == b"%d" % (90 + number)
 

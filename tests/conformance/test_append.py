@@ -7,7 +7,7 @@ import pytest
 
 from firnmq.engines import Appended
 from firnmq.errors import InvalidArgument, InvalidRecord, LimitExceeded
-from firnmq.record import NewRecord
+from firnmq.record import NewRecord, parse_header
 from tests.conformance.lab import Lab, Shard, numbered
 
 
@@ -27,9 +27,32 @@ def test_an_empty_shard_reads_as_empty(shard: Shard) -> None:
 def test_a_request_without_records_is_refused(shard: Shard) -> None:
     with pytest.raises(InvalidArgument):
         shard.append()
-    with pytest.raises(InvalidArgument):
-        shard.append_raw()
+    with pytest.raises(InvalidRecord):
+        shard.append_raw(b"")
     assert shard.end == 0
+
+
+def test_a_large_request_is_one_batch(own_lab: Lab) -> None:
+    shard = own_lab.shard({"segment.bytes": 65_536})
+    shard.append_values(b"before")
+    assert shard.append(*numbered(30_000)) == Appended(base_offset=1, next_offset=30_001)
+    raw = shard.engine.read_batches(shard.name, 1, max_bytes=1)
+    assert [parse_header(batch).record_count for batch in raw.batches] == [30_000]
+    assert shard.offsets() == list(range(30_001))
+
+
+def test_a_request_that_does_not_fit_a_batch_is_refused_whole(own_lab: Lab) -> None:
+    shard = own_lab.shard({"max.batch.bytes": 4096, "max.record.bytes": 1000})
+    with pytest.raises(LimitExceeded, match=r"max\.batch\.bytes") as caught:
+        shard.append(*numbered(200, size=100))
+    assert (caught.value.limit, caught.value.option) == (4096, "max.batch.bytes")
+    assert caught.value.size > 20_000
+    assert (shard.end, shard.status.failure) == (0, None)
+    with pytest.raises(InvalidRecord):
+        shard.append(*numbered(200, size=100), NewRecord(value="no bytes"))  # type: ignore[arg-type]
+    shard.append(*numbered(20, size=100))
+    own_lab.reopen()
+    assert shard.end == (0 if own_lab.storage_type == "EngineMemory" else 20)
 
 
 def test_each_thread_is_told_where_its_own_records_are(shard: Shard) -> None:
@@ -118,14 +141,6 @@ def test_a_record_near_the_batch_limit_never_closes_the_shard(lab: Lab, size: in
     shard.append_values(b"next")
     assert shard.status.failure is None
     assert shard.values() == [b"x" * size] * stored + [b"next"]
-
-
-def test_a_request_larger_than_a_batch_is_stored_in_order(lab: Lab) -> None:
-    shard = lab.shard({"max.batch.bytes": 4096, "max.record.bytes": 4096, "segment.bytes": 8192})
-    records = numbered(500, size=100)
-    assert shard.append(*records) == Appended(base_offset=0, next_offset=500)
-    assert shard.values() == [record.value for record in records]
-    assert len(shard.segment_bases) > 3
 
 
 async def test_a_cancelled_append_breaks_nothing(shard: Shard) -> None:

@@ -12,7 +12,7 @@ import pytest
 from firnmq.config import StorageType, TopicConfig
 from firnmq.engines import AdapterOffsetStrategy
 from firnmq.engines.engine import LogEngine
-from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
+from firnmq.engines.segments import Segment, SegmentState
 from firnmq.errors import (
     Corruption,
     InvalidArgument,
@@ -25,6 +25,7 @@ from firnmq.errors import (
 from firnmq.record import NewRecord, decode
 from tests.conformance.copied import Copied, CopiedStore, begin, copy_bytes, upload
 from tests.conformance.lab import Lab, Shard
+from tests.conformance.lost_answers import lost_answers
 from tests.conformance.stored import checked, content, nowait
 from tests.unit.engines.transactional import TransactionalProducer, aborted, committed
 
@@ -443,52 +444,25 @@ def test_a_tiered_topic_is_not_compacted() -> None:
 # Metadata that cannot be written ----------------------------------------------------------------
 
 
-def lose_answers(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch, *, happens: bool, is_blind: bool = False
-) -> None:
-    """Has changes of copies happen or not, and fail in any case, as a commit may; from then on the
-    metadata may not even be readable."""
-    state = shard.lab.store.state
-    change, look = state.change_copy, state.segment
-    has_failed = False
-
-    def failing(uid: int, new: SegmentMeta) -> None:
-        nonlocal has_failed
-        if happens:
-            change(uid, new)
-        has_failed = True
-        raise OSError(5, "told to fail")
-
-    def looked(uid: int, seq: int) -> SegmentMeta | None:
-        if is_blind and has_failed:
-            raise OSError(5, "told to fail")
-        return look(uid, seq)
-
-    monkeypatch.setattr(state, "change_copy", failing)
-    monkeypatch.setattr(state, "segment", looked)
-
-
-def test_a_change_whose_answer_got_lost_is_found_in_the_metadata(
-    cold: Shard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_whose_answer_got_lost_is_found_in_the_metadata(cold: Shard) -> None:
     seal(cold)
-    with monkeypatch.context() as patched:
-        lose_answers(cold, patched, happens=True)
+    with lost_answers(cold.lab.store.meta, happens=True) as lost:
         send(cold, 3)
+    assert lost.lost_count
     assert places(cold) == [False] * 4 + [True]
     assert cold.offsets() == list(range(11))
     cold.delete_before(10)
     assert cold.start == 10
 
 
-def test_a_change_that_did_not_happen_is_tried_again(
-    cold: Shard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_that_did_not_happen_is_tried_again(cold: Shard) -> None:
     seal(cold)
-    with monkeypatch.context() as patched:
-        lose_answers(cold, patched, happens=False)
-        with pytest.raises(StorageFailed):
-            send(cold, 3)
+    with (
+        lost_answers(cold.lab.store.meta, happens=False),
+        pytest.raises(StorageFailed) as caught,
+    ):
+        send(cold, 3)
+    assert not caught.value.is_outcome_unknown
     assert cold.status.segments[3].tier is None
     cold.append(_record(11))
     send(cold, 3)
@@ -497,16 +471,15 @@ def test_a_change_that_did_not_happen_is_tried_again(
 
 @pytest.mark.parametrize("then", ["retention", "another copy", "a local drop"])
 def test_a_change_of_which_nobody_knows_is_taken_over_later(
-    cold: Shard, copies: CopiedStore, monkeypatch: pytest.MonkeyPatch, then: str
+    cold: Shard, copies: CopiedStore, then: str
 ) -> None:
     seal(cold)
     engine, name = cold.engine, cold.name
     if then == "a local drop":
         upload(copies, engine, name, 3)
-    with monkeypatch.context() as patched:
-        lose_answers(cold, patched, happens=True, is_blind=True)
-        with pytest.raises(StorageFailed):
-            engine.drop_local(name, 3) if then == "a local drop" else begin(engine, name, 3)
+    meta = cold.lab.store.meta
+    with lost_answers(meta, happens=True, is_blind=True), pytest.raises(StorageFailed):
+        engine.drop_local(name, 3) if then == "a local drop" else begin(engine, name, 3)
     if then == "retention":
         cold.delete_before(11)
     elif then == "another copy":

@@ -135,14 +135,14 @@ def test_a_batch_larger_than_a_segment_gets_its_own(lab: Lab) -> None:
     assert [len(value or b"") for value in shard.values()] == [5, 5000, 5]
 
 
-def test_a_shard_rolls_by_age_at_the_next_append(lab: Lab) -> None:
+def test_a_shard_rolls_by_age_after_the_next_append(lab: Lab) -> None:
     shard = lab.shard({"segment.ms": 1000})
     shard.append_values(b"a")
     lab.clock.advance(999)
     shard.append_values(b"b")
     lab.clock.advance(1)
     shard.append_values(b"c")
-    assert shard.segment_bases == [0, 2]
+    assert shard.segment_bases == [0, 3]
 
 
 def test_a_shard_rolls_by_age_in_housekeeping(lab: Lab) -> None:

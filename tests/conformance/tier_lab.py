@@ -12,7 +12,7 @@ from firnmq.errors import StoreUnavailable
 from firnmq.meta.records import NODES
 from firnmq.server import LocalStore
 from firnmq.server.tier import open_object_store
-from firnmq.tiering.mover import TierMover
+from firnmq.tiering.move.mover import TierMover
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 from firnmq.tiering.stores.api import every_key
 from tests.conformance.lab import Lab, Shard

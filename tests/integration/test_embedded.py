@@ -198,3 +198,19 @@ def test_a_killed_process_loses_nothing_it_acknowledged(tmp_path: Path, storage_
         assert [record.value for record in records] == [b"%d" % n for n in range(len(records))]
         assert len(records) >= len(acknowledged) == acknowledged[-1] + 1
         assert topic.append(b"more")[0].base_offset == len(records)
+
+
+def test_a_topic_that_may_exist_already(tmp_path: Path) -> None:
+    with firnmq.open(tmp_path) as store:
+        first = store.create_topic("orders", shards=2, exist_ok=True)
+        first.append(b"one", shard=1)
+        again = store.create_topic("orders", options={"index.tag": False}, exist_ok=True)
+        assert again.topic == first.topic
+        assert [record.value for record in again.read(0, shard=1)] == [b"one"]
+        with pytest.raises(AlreadyExists):
+            store.create_topic("orders")
+
+
+def test_the_package_has_a_version() -> None:
+    assert firnmq.__version__.count(".") >= 1
+    assert "__version__" in dir(firnmq)

@@ -1,8 +1,7 @@
-"""The README shows only what works: its examples run, its tables agree with the code."""
+"""The documents show only what works: examples run, tables agree with the code, links lead on."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -12,27 +11,21 @@ import pytest
 
 from firnmq import errors
 from firnmq.adapter.manager import SHARDS_MAX
+from firnmq.brokers.kafka.protocol.bounds import REQUEST_BYTES_MAX
+from firnmq.brokers.kafka.protocol.primitives import ELEMENT_COUNT_MAX
 from firnmq.config import StorageType, TopicConfig
 from firnmq.config.names import GROUP_NAME_CHARS_MAX, TOPIC_NAME_CHARS_MAX
+from firnmq.engines.shardlog.append import TERMS_MAX
 from firnmq.record import DECOMPRESSED_BYTES_MAX
+from tests.documents import ROOT, TIMEOUT_S, Shell, blocks, pages, table, text
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-TIMEOUT_S = 120
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+PYTHON = [(page, code) for page in pages() for code in blocks(page, "python")]
+CONSOLE = [page for page in pages() if blocks(page, "console")]
 
 
-def table(heading: str) -> list[list[str]]:
-    """The rows of the first table below a heading, without backticks."""
-    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    cells = [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
-    return cells[2:]
-
-
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: f"{len(code)}-chars")
+@pytest.mark.parametrize(
+    "code", [code for _, code in PYTHON], ids=[f"{page}-{len(code)}-chars" for page, code in PYTHON]
+)
 def test_python_example(code: str, tmp_path: Path) -> None:
     """Runs as it stands, and each print gives what the comment behind it says."""
     done = subprocess.run(
@@ -49,58 +42,72 @@ def test_python_example(code: str, tmp_path: Path) -> None:
     assert done.stdout.splitlines() == shown
 
 
-def test_console_examples(tmp_path: Path) -> None:
-    """One session: each command's output is as shown, where ... stands for anything."""
-    shim = tmp_path / "bin" / "firn"
-    shim.parent.mkdir()
-    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m firnmq "$@"\n')
-    shim.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{shim.parent}{os.pathsep}{os.environ['PATH']}"}
-    environment.pop("FIRN_DATA", None)
-    steps = [step for block in blocks("console") for step in re.split(r"^\$ ", block, flags=re.M)]
-    steps = [step for step in steps if step]
-    assert len(steps) > 5
-    for step in steps:
-        command, _, shown = step.partition("\n")
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        pattern = re.escape(squeezed(shown)).replace(re.escape("..."), ".*")
-        assert re.fullmatch(pattern, squeezed(done.stdout)), f"$ {command}\n{done.stdout}"
-        assert done.returncode == (1 if shown.startswith("error: ") else 0)
+@pytest.mark.parametrize("page", CONSOLE)
+def test_console_examples(page: str, tmp_path: Path) -> None:
+    """The console blocks of a page are one session."""
+    shell = Shell(tmp_path)
+    for session in blocks(page, "console"):
+        shell.check(session)
 
 
-def squeezed(text: str) -> str:
-    """Runs of blanks as one: how wide a column is depends on what is in it."""
-    return "\n".join(" ".join(line.split()) for line in text.splitlines())
+def test_there_are_examples() -> None:
+    assert {"README.md", "docs/python.md", "docs/operations.md"} <= {page for page, _ in PYTHON}
+    assert {"docs/cli.md", "docs/security.md", "docs/tiering.md"} <= set(CONSOLE)
 
 
 def test_make_targets_exist() -> None:
-    makefile = (Path(__file__).resolve().parents[2] / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make (\w+)", "\n".join(blocks("sh")), re.MULTILINE):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    shown = "\n".join(block for page in pages() for block in blocks(page, "sh"))
+    for target in re.findall(r"^make (\w+)", shown, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_pages_that_are_read_first_stay_short() -> None:
+    assert len(text("README.md").splitlines()) <= 200
+    assert len(text("ARCHITECTURE.md").splitlines()) <= 150
+
+
+def test_pre_commit_runs_what_make_check_runs() -> None:
+    recipe = text("Makefile").split("\ncheck: setup\n")[1].split("\n\n")[0]
+    checks = [line.strip().removeprefix("$(BIN)/") for line in recipe.splitlines()]
+    hooks = re.findall(r"^ +entry: \.venv/bin/(.*)$", text(".pre-commit-config.yaml"), re.MULTILINE)
+    assert hooks == checks
+
+
+@pytest.mark.parametrize("page", [*pages(), "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    """Every link to a file of the repository names a file, and a heading that the file has."""
+    folder = (ROOT / page).parent
+    for target in re.findall(r"\]\(([^)\s]+)\)", text(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = folder / path if path else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in _anchors(file.read_text(encoding="utf-8")), target
+
+
+def _anchors(markdown: str) -> set[str]:
+    """The names by which the headings of a page can be linked to."""
+    prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_topic_options_are_those_there_are() -> None:
     shown = {
         option: None if default == "none" and option != "compression.type" else default
-        for option, default, _ in table("Topic options")
+        for option, default, _ in table("docs/topics.md", "Topic options")
     }
     assert shown == TopicConfig().options()
     assert list(shown) == list(TopicConfig().options())
 
 
 def test_storage_types_are_those_there_are() -> None:
-    shown = [row[0] for row in table("Storage types")]
-    assert sorted(shown) == sorted(kind.value for kind in StorageType)
-    for kind, short, *_ in table("Storage types"):
+    rows = table("docs/topics.md", "Storage types")
+    assert sorted(row[0] for row in rows) == sorted(kind.value for kind in StorageType)
+    for kind, short, *_ in rows:
         assert kind.lower() == f"engine{short}"
 
 
@@ -110,14 +117,15 @@ def test_errors_are_those_there_are() -> None:
         for name, kind in vars(errors).items()
         if isinstance(kind, type) and issubclass(kind, errors.FirnError)
     }
-    assert {row[0] for row in table("Errors")} == kinds - {"FirnError"}
+    assert {row[0] for row in table("docs/errors.md", "Errors")} == kinds - {"FirnError"}
 
 
 def test_limits_are_those_there_are() -> None:
-    shown = [int(row[1].replace(",", "")) for row in table("Limits")]
-    name, group, shards, record, batch, decompressed = shown
+    shown = [int(row[1].replace(",", "")) for row in table("docs/topics.md", "Limits")]
+    name, group, shards, record, batch, terms, decompressed, request_bytes, elements = shown
     assert (name, group, shards) == (TOPIC_NAME_CHARS_MAX, GROUP_NAME_CHARS_MAX, SHARDS_MAX)
-    assert decompressed == DECOMPRESSED_BYTES_MAX
+    assert (terms, decompressed) == (TERMS_MAX, DECOMPRESSED_BYTES_MAX)
+    assert (request_bytes, elements) == (REQUEST_BYTES_MAX, ELEMENT_COUNT_MAX)
     options = {"max.record.bytes": record, "max.batch.bytes": batch}
     TopicConfig.from_options(options)
     for option, limit in options.items():

@@ -37,7 +37,7 @@ def damage(directory: Path, seed: int) -> None:
 
 RUNS: dict[str, Callable[[Path, int], None]] = {
     "kill -9": kill,
-    "power cut on a crash disk": crash_disk_run,
+    "power failure on a crash disk": crash_disk_run,
     "damaged batches": damage,
 }
 

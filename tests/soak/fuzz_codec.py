@@ -49,7 +49,7 @@ def random_records(rng: random.Random) -> list[NewRecord]:
 
 
 def mutated(rng: random.Random, data: bytes, start: int) -> bytes:
-    """`data` with one to four changes from `start` on: flips, cuts, insertions, overwriting."""
+    """`data` with one to four changes from `start` on: flips, truncations, insertions."""
     output = bytearray(data)
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(start, len(output) + 1)

@@ -5,8 +5,10 @@ repository and picks those it cares about, so that a rule can be tried on a made
 """
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,22 +21,31 @@ LINE_LENGTH_MAX = 100
 NAMES_BANNED = {"util", "utils", "helper", "helpers", "common", "misc"}
 
 BROAD_EXCEPT_ALLOWED = {
-    "src/firnmq/brokers/kafka/connection.py": "a defect costs one client its connection",
+    "src/firnmq/cli/lake/running.py": "what fails in the thread is raised where it is awaited",
+    "src/firnmq/brokers/kafka/connections/connection.py": "a defect costs one client",
     "benchmarks/__main__.py": "a broken module must not hide the figures of the others",
     "benchmarks/harness.py": "a broken benchmark must not hide the figures of the others",
     "setup.py": "whatever stops the translation of the codec, the build must go on",
     "src/firnmq/disk/kv.py": "rocksdict raises plain Exception for every failure",
     "src/firnmq/disk/pool.py": "supervisor: a defect must fail its requests, not hang them",
     "src/firnmq/engines/engine.py": "supervisor: one shard's defect must not end others' upkeep",
+    "src/firnmq/engines/shardlog/rolling/driver.py": "supervisor: no log may stay frozen",
     "src/firnmq/lake/reading/ahead.py": "what ends the thread is raised where its work is awaited",
     "src/firnmq/server/directory.py": "what fails in the node's thread is raised by its starter",
     "src/firnmq/server/housekeeper.py": "supervisor: a defect in one round must not end upkeep",
-    "src/firnmq/tiering/cache.py": "supervisor: a failed fetch is its readers' error",
-    "src/firnmq/tiering/mover.py": "supervisor: a defect in one step must not end all moving",
+    "src/firnmq/tiering/cold/cache.py": "supervisor: a failed fetch is its readers' error",
+    "src/firnmq/tiering/move/mover.py": "supervisor: a defect in one step must not end all moving",
     "src/firnmq/record/compression.py": "cramjam raises several kinds, all meaning damaged input",
     "src/firnmq/tiering/stores/cloud.py": "what a caller's chunks raise goes through obstore as is",
 }
 """Modules that may catch everything, with the reason: supervisors, and foreign libraries."""
+
+ERROR_TEXT_ALLOWED = {
+    "src/firnmq/disk/kv.py": "rocksdict has one type of error and no codes",
+    "src/firnmq/record/compression.py": "cramjam says only so that a buffer is small",
+    "src/firnmq/tiering/stores/cloud.py": "obstore has one type for a lost bucket or object",
+}
+"""Modules that judge an error by its text, each about one library that offers nothing else."""
 
 WALK_SKIPPED = {"build", "dist", "var", "__pycache__"}
 """Folders that are not sources, for a tree that is not a git checkout; hidden ones as well."""
@@ -43,6 +54,16 @@ _TESTS_WITHOUT_SLEEP = ("tests/unit/", "tests/properties/", "tests/conformance/"
 _MADE_TO_BE_BAD = "tests/tidy/"
 _UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 _MACHINE_PATH = re.compile(r"(?<![\w.*}-])/(?:work|root|home|Users)/")
+_PLAIN_PLACES = ("benchmarks/", "docs/", "examples/", "scale/", "src/", "tests/soak/")
+_OBLIQUE = re.compile(
+    r"\b(?:whoever|whomever|somebody|nobody|anew|meanwhile|as such|found out|cannot be meant"
+    r"|courtesy|patience|pace|guest|twofold)\b",
+    re.IGNORECASE,
+)
+"""Words that hide who does what, or that say nothing."""
+_OBLIQUE_PROSE = re.compile(r"\b(?:(?<!power )cuts?|cut off|settles?|settled)\b", re.IGNORECASE)
+"""Words for which the field has better ones (truncate, complete), but which may be names."""
+_QUOTED = re.compile(r"`[^`]*`")
 _PRAGMA = re.compile(r"\s+# (?:type: ignore|noqa|pragma).*$")
 _URL = re.compile(r"\w+://")
 
@@ -121,7 +142,9 @@ def functions_fit_a_screen(file: SourceFile) -> Iterator[Problem]:
 
 
 def lines_are_short(file: SourceFile) -> Iterator[Problem]:
-    if not (file.is_python or _is_build_file(file)) or file.path.endswith(".lock"):
+    if not (file.is_python or _is_build_file(file)) or file.path.endswith(
+        (".lock", "_pb2.py")  # Written by tools.
+    ):
         return
     for number, line in enumerate(file.lines, start=1):
         # A remark to a tool must stand on its line, and ruff does not count it either.
@@ -228,6 +251,53 @@ def _re_raises(handler: ast.ExceptHandler) -> bool:
     return isinstance(last, ast.Raise) and last.exc is None
 
 
+def errors_are_told_apart_by_kind(file: SourceFile) -> Iterator[Problem]:
+    if file.path not in ERROR_TEXT_ALLOWED:
+        yield from judged_texts(file)
+
+
+def judged_texts(file: SourceFile) -> Iterator[Problem]:
+    """Comparisons with the text of an error: `in str(error)`, `error.args[0] ==`."""
+    if not file.is_source:
+        return
+    for handler in ast.walk(file.tree):
+        if not isinstance(handler, ast.ExceptHandler | ast.FunctionDef):
+            continue
+        if isinstance(handler, ast.ExceptHandler):
+            caught = {handler.name} if handler.name else set()
+        else:
+            caught = {
+                each.arg
+                for each in handler.args.args
+                if each.annotation is not None and _is_error(ast.unparse(each.annotation))
+            }
+        for node in ast.walk(handler):
+            if isinstance(node, ast.Compare) and any(
+                _is_text_of(side, caught) for side in (node.left, *node.comparators)
+            ):
+                yield Problem(
+                    file.path,
+                    node.lineno,
+                    "an error is told apart by its text; give it a type or a field of its own",
+                )
+
+
+def _is_error(annotation: str) -> bool:
+    return annotation.endswith(("Exception", "Error"))
+
+
+def _is_text_of(node: ast.expr, errors: set[str]) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="str" | "repr"), args=[ast.Name(id=name)]):
+            return name in errors
+        case ast.Call(func=ast.Attribute(value=inner)) | ast.Subscript(value=inner):
+            return _is_text_of(inner, errors)
+        case ast.Attribute(value=ast.Name(id=name), attr="args"):
+            return name in errors
+        case _:
+            return False
+
+
 def quick_tests_do_not_sleep(file: SourceFile) -> Iterator[Problem]:
     if not file.is_python or not file.path.startswith(_TESTS_WITHOUT_SLEEP):
         return
@@ -298,6 +368,29 @@ def packages_say_what_they_are(file: SourceFile) -> Iterator[Problem]:
         )
 
 
+def words_are_plain(file: SourceFile) -> Iterator[Problem]:
+    is_page = "/" not in file.path and file.path.endswith(".md")
+    is_place = file.path.startswith(_PLAIN_PLACES)
+    if not (is_page or is_place) or not file.path.endswith((".md", ".py", ".pyx", ".c")):
+        return
+    for number, line in enumerate(file.lines, 1):
+        for found in _OBLIQUE.findall(line):
+            yield Problem(file.path, number, f"{found!r}: say plainly who does what")
+    for number, line in _prose(file):
+        for found in _OBLIQUE_PROSE.findall(_QUOTED.sub("", line)):
+            yield Problem(file.path, number, f"{found!r}: use the word of the field")
+
+
+def _prose(file: SourceFile) -> Iterator[tuple[int, str]]:
+    """Lines of text with their numbers: of a Python file its comments and strings."""
+    if not file.is_python:
+        yield from enumerate(file.lines, 1)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
+            yield from enumerate(token.string.splitlines(), token.start[0])
+
+
 RULES: tuple[Rule, ...] = (
     long_modules_say_why,
     functions_fit_a_screen,
@@ -306,11 +399,13 @@ RULES: tuple[Rule, ...] = (
     packages_only_re_export,
     only_the_command_line_prints,
     errors_are_caught_by_kind,
+    errors_are_told_apart_by_kind,
     quick_tests_do_not_sleep,
     no_machine_paths,
     build_files_name_no_host,
     modules_are_named_after_their_subject,
     packages_say_what_they_are,
+    words_are_plain,
 )
 
 

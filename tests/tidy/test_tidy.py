@@ -1,5 +1,6 @@
 """The repository keeps its own style; and each rule is shown to be able to fail."""
 
+import ast
 import subprocess
 from pathlib import Path
 
@@ -39,11 +40,47 @@ def test_every_allowed_broad_except_exists(files: list[SourceFile]) -> None:
     assert not stale, f"remove from BROAD_EXCEPT_ALLOWED: {', '.join(stale)}"
 
 
+def test_every_allowed_judgement_by_text_exists(files: list[SourceFile]) -> None:
+    judging = {file.path for file in files if any(rules.judged_texts(file))}
+    stale = sorted(rules.ERROR_TEXT_ALLOWED.keys() - judging)
+    assert not stale, f"remove from ERROR_TEXT_ALLOWED: {', '.join(stale)}"
+
+
+def test_every_type_of_id_is_used(files: list[SourceFile]) -> None:
+    (ids,) = [file for file in files if file.path == "src/firnmq/ids.py"]
+    names = {
+        target.id
+        for node in ids.tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    imported = {
+        alias.name
+        for file in files
+        if file.is_source
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "firnmq.ids"
+        for alias in node.names
+    }
+    assert names == imported
+
+
 LONG_MODULE = "x = 1\n" * 601
 LONG_FUNCTION = "def long():\n" + "    x = 1\n" * 80
 
 # Each rule, a file it must refuse, and a file it must let pass.
 SAMPLES: list[tuple[Rule, SourceFile, SourceFile]] = [
+    (
+        rules.words_are_plain,
+        SourceFile("docs/a.md", "Whoever reads the segment rebuilds the index.\n"),
+        SourceFile("docs/a.md", "The reader rebuilds the index.\n"),
+    ),
+    (
+        rules.words_are_plain,
+        SourceFile("src/firnmq/disk/a.py", "x = 1  # The log is cut here.\n"),
+        SourceFile("src/firnmq/disk/a.py", "cut = 1  # As `cut` does, after a power cut.\n"),
+    ),
     (
         rules.long_modules_say_why,
         SourceFile("src/firnmq/a.py", '"""Tables."""\n' + LONG_MODULE),
@@ -98,6 +135,16 @@ SAMPLES: list[tuple[Rule, SourceFile, SourceFile]] = [
         rules.errors_are_caught_by_kind,
         SourceFile("benchmarks/bench_a.py", "try: f()\nexcept Exception: pass"),
         SourceFile("benchmarks/harness.py", "try: f()\nexcept Exception: pass"),
+    ),
+    (
+        rules.errors_are_told_apart_by_kind,
+        SourceFile("src/firnmq/a.py", "try: f()\nexcept OSError as e:\n    'x' in str(e).lower()"),
+        SourceFile("src/firnmq/a.py", "try: f()\nexcept OSError as e:\n    e.errno == 28"),
+    ),
+    (
+        rules.errors_are_told_apart_by_kind,
+        SourceFile("src/firnmq/a.py", "def f(error: FirnError): return error.args[0] == 'x'"),
+        SourceFile("src/firnmq/a.py", "def f(text: str): return 'x' in str(text)"),
     ),
     (
         rules.quick_tests_do_not_sleep,

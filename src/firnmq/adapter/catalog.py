@@ -2,14 +2,14 @@
 
 A topic is registered as CREATING before its shards are made and marked DELETING before they are
 removed, so that after a crash the next open knows what to clean up and guesses nothing. What is
-held in memory follows the node's cache; whoever changes a topic waits until it has come up there.
+held in memory follows the node's cache. A caller that changes a topic waits until the cache has it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from firnmq.config import TopicConfig
 from firnmq.errors import AlreadyExists, FirnError, KeyNotFound, ShardError, TopicNotFound
@@ -34,6 +34,8 @@ class Topic:
     config: TopicConfig
     created_ms: int
     state: TopicState = TopicState.CREATING
+    revision: int = field(default=0, compare=False)
+    """Of the stored record. A change names the revision that it was made from."""
 
     def shard_name(self, seq: int) -> str:
         """`{topic_id}_{seq}`."""
@@ -65,6 +67,8 @@ class TopicCatalog:
         self.wait_s = wait_s
         self._topics: dict[str, Topic] = {}
         """Changed by the cache's thread alone, once it is filled."""
+        self._names: dict[str, str] = {}
+        """Topic id to name, changed together with the topics."""
         cache.listen(TOPICS, self._follow)
 
     def get(self, name: str) -> Topic:
@@ -73,6 +77,12 @@ class TopicCatalog:
             raise TopicNotFound(name)
         return topic
 
+    def with_id(self, topic_id: str) -> Topic | None:
+        """The topic that has this id, if it is ready."""
+        topic = self._topics.get(self._names.get(topic_id, ""))
+        is_there = topic is not None and topic.topic_id == topic_id and topic.state is _READY
+        return topic if is_there else None
+
     @property
     def by_name(self) -> Mapping[str, Topic]:
         """All topics, whatever their state, as they are whenever one looks."""
@@ -80,9 +90,19 @@ class TopicCatalog:
 
     def name_shard(self, error: FirnError) -> None:
         """Has an error call a shard by what users know it by, whichever topic's it is."""
-        if isinstance(error, _ABOUT_SHARDS):  # Others are many where a client is wrong.
-            for topic in self._all():
+        if isinstance(error, _ABOUT_SHARDS):
+            shard = error.within if isinstance(error, KeyNotFound) else error.shard
+            topic = self._topics.get(self._names.get(shard.rpartition("_")[0], ""))
+            if topic is not None:
                 topic.name_shard(error)
+
+    def shown(self, shard: str) -> str:
+        """What users know a shard by, whichever topic's it is."""
+        topic_id, _, seq = shard.rpartition("_")
+        for topic in self._all():
+            if topic.topic_id == topic_id:
+                return shown_shard(topic.name, seq)
+        return shard
 
     def topics(self) -> list[Topic]:
         ready = [topic for topic in self._all() if topic.state is TopicState.READY]
@@ -111,19 +131,28 @@ class TopicCatalog:
     def become_ready(self, topic: Topic) -> Topic:
         return self._replace(topic, lambda stored: dataclasses.replace(topic, state=_READY))
 
-    def update(
-        self, name: str, *, shard_count: int | None = None, config: TopicConfig | None = None
-    ) -> Topic:
-        """Gives a ready topic more shards or other options; what is not given stays."""
+    def stored_ready(self, name: str) -> Topic:
+        """The ready topic as the store has it; TopicNotFound if there is none."""
+        topic = self.stored(name)
+        if topic is None or topic.state is not _READY:
+            raise TopicNotFound(name)
+        return topic
 
-        def changed(stored: Topic) -> Topic:
-            return dataclasses.replace(
-                stored,
-                shard_count=stored.shard_count if shard_count is None else shard_count,
-                config=config or stored.config,
-            )
+    def swap(self, before: Topic, after: Topic) -> Topic | None:
+        """Stores `after` in place of `before`; None if another change came first.
 
-        return self._replace(self.get(name), changed)
+        Does not wait for the cache.
+        """
+        compare = Compare(key=topic_key(before.name), revision=before.revision)
+        try:
+            revision = self._put(after, compare)
+        except TxnConflict:
+            return None
+        return dataclasses.replace(after, revision=revision)
+
+    def wait_for(self, topic: Topic) -> None:
+        """Returns once the node's cache has the topic; CacheBehind if it does not in time."""
+        self._cache.wait_for_revision(topic.revision, self.wait_s)
 
     def begin_deletion(self, name: str) -> Topic:
         """Hides a topic whose shards are about to be removed."""
@@ -153,17 +182,13 @@ class TopicCatalog:
     def _replace(self, before: Topic, change: Callable[[Topic], Topic]) -> Topic:
         """Changes a topic that must still be the one that was read, in the same state."""
         while True:
-            entry = self._store.get(topic_key(before.name))
-            stored = None if entry is None else _topic(entry)
-            if entry is None or stored is None or _life(stored) != _life(before):
+            stored = self.stored(before.name)
+            if stored is None or _life(stored) != _life(before):
                 raise TopicNotFound(before.name)
-            after = change(stored)
-            try:
-                revision = self._put(after, Compare.unchanged(entry))
-            except TxnConflict:
-                continue  # Another change came first; this one goes on top of it.
-            self._cache.wait_for_revision(revision, self.wait_s)
-            return after
+            after = self.swap(stored, change(stored))
+            if after is not None:
+                self.wait_for(after)
+                return after
 
     def _put(self, topic: Topic, compare: Compare) -> int:
         record = TopicRecord(
@@ -179,10 +204,16 @@ class TopicCatalog:
     def _follow(self, events: list[Event]) -> None:
         for event in events:
             if event.entry is None:
-                self._topics.pop(event.key.removeprefix(TOPICS), None)
+                gone = self._topics.pop(event.key.removeprefix(TOPICS), None)
+                if gone is not None:
+                    self._names.pop(gone.topic_id, None)
             else:
                 topic = _topic(event.entry)
+                before = self._topics.get(topic.name)
+                if before is not None and before.topic_id != topic.topic_id:
+                    self._names.pop(before.topic_id, None)
                 self._topics[topic.name] = topic
+                self._names[topic.topic_id] = topic.name
 
 
 def _life(topic: Topic) -> tuple[str, TopicState]:
@@ -198,4 +229,5 @@ def _topic(entry: Entry) -> Topic:
         config=record.config(),
         created_ms=record.created_ms,
         state=record.state,
+        revision=entry.mod_revision,
     )

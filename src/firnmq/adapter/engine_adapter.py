@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from firnmq.adapter.api import ShardBounds
+from firnmq.adapter.api import BatchStorage, LogAdmin, ShardBounds
 from firnmq.adapter.offsets import OffsetManager
 from firnmq.config import TopicConfig
-from firnmq.disk import Ticket, call_blocking
-from firnmq.disk.files import Buffer
+from firnmq.disk import Ticket, call_blocking, run_blocking
 from firnmq.disk.waiting import is_blocking
-from firnmq.engines import (
-    AdapterOffsetStrategy,
-    Appended,
-    Engine,
-    Page,
-    RawPage,
-    ShardStatus,
-    StoredPage,
-)
+from firnmq.engines import AdapterOffsetStrategy, Page
+from firnmq.engines.api import ShardEngine
 from firnmq.engines.shardlog.read import ColdNeeded
+from firnmq.errors import KeyNotFound
 from firnmq.record import NewRecord
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+_SHARDS_PER_CALL = 64
+"""Shards in which one thread looks for a key, one after the other."""
+
+
+def _in_reader(
+    operation: Callable[Concatenate[ShardEngine, P], T],
+) -> Callable[Concatenate[EngineStorageAdapter, P], Coroutine[Any, Any, T]]:
+    """The engine's operation of this name, called where waiting is allowed."""
+    name = operation.__name__
+
+    async def call(self: EngineStorageAdapter, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        function: Callable[..., T] = getattr(self._engine, name)
+        return await call_blocking(self._readers, partial(function, *args, **kwargs))
+
+    return call
 
 
 class EngineStorageAdapter:
-    """Reads run in the calling thread or, under asyncio, in the executors' threads: those that may
-    have to wait for an object store in threads of their own, so that others need not."""
+    """A driver that offers everything: batches for Kafka clients, and its logs.
+
+    Reads run in the calling thread or, under asyncio, in the executors' threads: those that may
+    have to wait for an object store in threads of their own, so that others need not.
+    """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ShardEngine,
         offsets: OffsetManager,
         readers: Executor | None,
         cold_readers: Executor | None = None,
@@ -42,28 +56,33 @@ class EngineStorageAdapter:
         self._engine = engine
         self._offsets = offsets
         self._readers = readers
-        self.accept_raw = engine.accept_batch
-        """An encoded batch, checked, for `hand_over`; None where it would have to wait."""
-        self.hand_over = engine.hand_over
-        """Stores what was accepted; each ticket is settled once that is durable."""
-        self.direct_log = engine.direct.find
-        """A shard's log for what is written at once by an event loop, if it is such a log."""
         self._cold_readers = readers if cold_readers is None else cold_readers
+        # What an engine does without a thread is its own operation, not another call.
+        self.batch_write = engine.append
+        self.submit = engine.submit
+        self.append_marker = engine.append_marker
+        self.open_log = engine.open_log
+        self.read_stored_nowait = engine.read_stored_nowait
+        self.read_stored = engine.read_stored
+
+    @property
+    def batches(self) -> BatchStorage:
+        return self
+
+    @property
+    def logs(self) -> LogAdmin:
+        return self
 
     async def create_shard(self, shard: str, config: TopicConfig) -> None:
         await call_blocking(self._readers, self._engine.create_shard, shard, config)
 
-    async def delete_shard(self, shard: str) -> None:
-        await call_blocking(self._readers, self._engine.delete_shard, shard)
+    delete_shard = _in_reader(ShardEngine.delete_shard)
 
     async def list_shard(self) -> list[ShardBounds]:
         return await call_blocking(self._readers, self._list_shard)
 
     async def write(self, shard: str, record: NewRecord) -> int:
         return (await self._engine.append(shard, (record,))).base_offset
-
-    async def batch_write(self, shard: str, records: Sequence[NewRecord]) -> Appended:
-        return await self._engine.append(shard, records)
 
     async def read_by_offset(
         self, shard: str, offset: int, *, max_records: int, max_bytes: int
@@ -91,7 +110,7 @@ class EngineStorageAdapter:
             try:
                 return await call_blocking(self._readers, lambda: read(shard, key, hot_only=True))
             except ColdNeeded:
-                pass  # No newer record is here; the rest is for those who may wait longer.
+                pass  # No newer record is local; the cold readers may wait for the store.
         return await call_blocking(self._cold_readers, read, shard, key)
 
     async def delete_by_key(self, shard: str, key: bytes) -> None:
@@ -115,7 +134,62 @@ class EngineStorageAdapter:
     async def commit_offset(self, group: str, offsets: Mapping[str, int]) -> None:
         await call_blocking(self._readers, self._offsets.commit, group, dict(offsets))
 
-    # Beyond the thirteen: what only engines can do ------------------------------------------------
+    # What only engines can do -------------------------------------------------------------------
+
+    async def read_by_key_among(self, shards: Sequence[str], key: bytes) -> dict[str, Page]:
+        """The newest record of a key in each of the shards that has one. What is here is looked
+        up in turn; object stores are asked about the other shards in parallel."""
+        groups = [
+            shards[at : at + _SHARDS_PER_CALL] for at in range(0, len(shards), _SHARDS_PER_CALL)
+        ]
+        found: dict[str, Page] = {}
+        cold: list[str] = []
+        for pages, rest in await self._calls(
+            self._readers, [partial(self._read_hot, group, key) for group in groups]
+        ):
+            found |= pages
+            cold += rest
+        reads = [partial(self._read_by_key, shard, key) for shard in cold]
+        pages_of = zip(cold, await self._calls(self._cold_readers, reads), strict=True)
+        return found | {shard: page for shard, page in pages_of if page is not None}
+
+    async def _calls(self, executor: Executor | None, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Makes calls that may wait, in parallel where there are threads for that."""
+        if not is_blocking():
+            return list(await asyncio.gather(*(call_blocking(executor, call) for call in calls)))
+        if executor is None or len(calls) < 2:
+            return [call() for call in calls]
+        return [future.result() for future in [executor.submit(call) for call in calls]]
+
+    def _read_hot(self, shards: Sequence[str], key: bytes) -> tuple[dict[str, Page], list[str]]:
+        """What is found here, and the shards whose object store has to be asked."""
+        found, cold = {}, []
+        for shard in shards:
+            try:
+                found[shard] = self._engine.read_by_key(shard, key, hot_only=True)
+            except KeyNotFound:
+                continue
+            except ColdNeeded:
+                cold.append(shard)
+        return found, cold
+
+    def _read_by_key(self, shard: str, key: bytes) -> Page | None:
+        try:
+            return self._engine.read_by_key(shard, key)
+        except KeyNotFound:
+            return None
+
+    async def read_key_history(
+        self, shard: str, key: bytes, start_offset: int, *, max_records: int, max_bytes: int
+    ) -> Page:
+        """All records of a key from an offset on."""
+
+        def read() -> Page:
+            return self._engine.read_key_history(
+                shard, key, start_offset, max_records=max_records, max_bytes=max_bytes
+            )
+
+        return await self._read_from(shard, start_offset, read)
 
     async def create_shards(
         self, shards: Sequence[str], config: TopicConfig, topic_id: str
@@ -123,27 +197,15 @@ class EngineStorageAdapter:
         """Makes a topic's shards as one change; those that are there already stay."""
         await call_blocking(self._readers, self._create_shards, shards, config, topic_id)
 
-    async def delete_shards(self, shards: Sequence[str]) -> None:
-        """Removes shards as one change; those that are not there are passed over."""
-        await call_blocking(self._readers, self._engine.delete_shards, shards)
+    delete_shards = _in_reader(ShardEngine.delete_shards)
 
     async def delete_shards_beyond(self, shard_counts: Mapping[str, int]) -> None:
-        """Leaves topics, given by id, this many shards; others that nobody counted yet go."""
+        """Leaves topics, given by id, this many shards; removes those with higher numbers."""
         await call_blocking(self._readers, self._delete_shards_beyond, shard_counts)
 
-    async def batch_write_raw(self, shard: str, batches: Sequence[Buffer]) -> Appended:
-        """Appends encoded batches; writable buffers are patched in place."""
-        return await self._engine.append_batches(shard, batches)
-
-    async def submit_raw(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]:
-        """Queues encoded batches in the order of calls; the ticket waits for durability."""
-        return await self._engine.submit_batches(shard, batches)
-
-    async def append_marker(
-        self, shard: str, producer_id: int, epoch: int, *, is_commit: bool
-    ) -> Appended:
-        """Ends a producer's transaction in the shard, durably."""
-        return await self._engine.append_marker(shard, producer_id, epoch, is_commit=is_commit)
+    async def run_to_end(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Runs it in one thread, which a cancelled caller does not interrupt."""
+        return await call_blocking(None, lambda: run_blocking(work()))
 
     async def bounds(self, shard: str) -> tuple[int, int]:
         """Start and end offset; waits only if the shard has to be opened."""
@@ -152,25 +214,23 @@ class EngineStorageAdapter:
         return await call_blocking(self._readers, self._engine.bounds, shard)
 
     async def stable_offset(self, shard: str) -> int:
-        """Where the earliest transaction that has not ended begins, or the end."""
         if self._engine.is_open(shard):
             return self._engine.stable_offset(shard)
         return await call_blocking(self._readers, self._engine.stable_offset, shard)
 
-    def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool:
-        """Settles the ticket once the shard grows beyond the offset; False if it has already."""
-        return self._engine.watch(shard, end_offset, ticket)
+    def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> Callable[[], None] | None:
+        if not self._engine.watch(shard, end_offset, ticket):
+            return None
+        return partial(self._engine.unwatch, shard, ticket)
 
-    def unwatch(self, shard: str, ticket: Ticket[None]) -> None:
-        self._engine.unwatch(shard, ticket)
+    async def reconfigure(self, shards: Sequence[str], config: TopicConfig, revision: int) -> None:
+        def reconfigure() -> None:
+            for shard in shards:
+                self._engine.reconfigure(shard, config, revision)
 
-    async def reconfigure(self, shard: str, config: TopicConfig) -> None:
-        await call_blocking(self._readers, self._engine.reconfigure, shard, config)
+        await call_blocking(self._readers, reconfigure)
 
     async def find_offset(self, shard: str, timestamp_ms: int, *, committed: bool) -> int:
-        """Like get_offset_by_timestamp, the end if there is none; also among what is not certain
-        unless only what is committed counts."""
-
         def find() -> int:
             return self._engine.get_offset_by_timestamp(
                 shard, timestamp_ms, AdapterOffsetStrategy.LATEST, committed=committed
@@ -178,74 +238,31 @@ class EngineStorageAdapter:
 
         return await self._find_by_time(shard, timestamp_ms, find)
 
-    async def read_raw(
-        self, shard: str, offset: int, *, max_bytes: int, committed: bool = False
-    ) -> RawPage:
-        def read() -> RawPage:
-            return self._engine.read_batches(
-                shard, offset, max_bytes=max_bytes, committed=committed
-            )
+    async def find_newest(self, shard: str, *, committed: bool) -> tuple[int, int] | None:
+        def find() -> tuple[int, int] | None:
+            return self._engine.newest_record(shard, committed=committed)
 
-        return await self._read_from(shard, offset, read)
+        start_offset, _ = await self.bounds(shard)
+        return await self._read_from(shard, start_offset, find)
 
-    def read_stored_nowait(
-        self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
-    ) -> StoredPage | None:
-        """Batches for a client, None unless they can be had without waiting."""
-        return self._engine.read_stored_nowait(
-            shard, offset, max_bytes=max_bytes, committed=committed, ranges=ranges
-        )
+    def in_reader(self, function: Callable[[], T], *, cold: bool = False) -> asyncio.Future[T]:
+        readers = self._cold_readers if cold else self._readers
+        return asyncio.get_running_loop().run_in_executor(readers, function)
 
-    def read_stored(
-        self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
-    ) -> StoredPage:
-        """The same for a thread that may wait: see `in_reader`."""
-        return self._engine.read_stored(
-            shard, offset, max_bytes=max_bytes, committed=committed, ranges=ranges
-        )
+    def is_cold(
+        self, shard: str, *, offset: int | None = None, timestamp_ms: int | None = None
+    ) -> bool:
+        if offset is not None and self._engine.reads_cold(shard, offset):
+            return True
+        return timestamp_ms is not None and self._engine.finds_cold(shard, timestamp_ms)
 
-    async def in_reader(self, function: Callable[[], T]) -> T:
-        """Calls a function that may wait, in one of the readers' threads."""
-        return await call_blocking(self._readers, function)
-
-    def is_open(self, shard: str) -> bool:
-        """Whether a question about the shard needs no recovery first."""
-        return self._engine.is_open(shard)
-
-    def reads_cold(self, shard: str, offset: int) -> bool:
-        """Whether a read from the offset on may have to wait for an object store."""
-        return self._engine.reads_cold(shard, offset)
-
-    def begin_cold(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Calls a function that may wait for an object store, in a thread for such; on an event
-        loop."""
-        return asyncio.get_running_loop().run_in_executor(self._cold_readers, function)
-
-    async def check_change(self, shard: str, config: TopicConfig) -> None:
-        """InvalidArgument if what the shard has in an object store does not allow these options."""
-        await call_blocking(self._readers, self._engine.check_change, shard, config)
-
-    async def delete_key(self, shard: str, key: bytes) -> int | None:
-        """Like delete_by_key; the offset below which the key's records are deleted, None if the
-        shard has none of them."""
-        return await call_blocking(self._readers, self._engine.delete_by_key, shard, key)
-
-    async def delete_offsets(self, shard: str, offsets: Sequence[int]) -> list[int]:
-        """Deletes many records as one change; the offsets of those that were not deleted before."""
-        return await call_blocking(self._readers, self._engine.delete_by_offset, shard, offsets)
-
-    async def delete_records_before(self, shard: str, offset: int) -> int:
-        """Moves the start of a shard up to the offset; where it was."""
-        return await call_blocking(self._readers, self._engine.delete_records_before, shard, offset)
-
-    async def truncate(self, shard: str, offset: int) -> None:
-        await call_blocking(self._readers, self._engine.truncate, shard, offset)
-
-    async def roll(self, shard: str) -> None:
-        await call_blocking(self._readers, self._engine.roll, shard)
-
-    async def status(self, shard: str) -> ShardStatus:
-        return await call_blocking(self._readers, self._engine.status, shard)
+    check_change = _in_reader(ShardEngine.check_change)
+    delete_key = _in_reader(ShardEngine.delete_by_key)
+    delete_offsets = _in_reader(ShardEngine.delete_by_offset)
+    delete_records_before = _in_reader(ShardEngine.delete_records_before)
+    truncate = _in_reader(ShardEngine.truncate)
+    roll = _in_reader(ShardEngine.roll)
+    status = _in_reader(ShardEngine.status)
 
     async def _read_from(self, shard: str, offset: int, read: Callable[[], T]) -> T:
         if self._engine.is_open(shard):
@@ -254,12 +271,8 @@ class EngineStorageAdapter:
             is_cold = await call_blocking(self._readers, self._engine.reads_cold, shard, offset)
         return await call_blocking(self._cold_readers if is_cold else self._readers, read)
 
-    async def finds_cold(self, shard: str, timestamp_ms: int) -> bool:
-        """Whether the search of a timestamp may have to wait for an object store."""
-        return await call_blocking(self._readers, self._engine.finds_cold, shard, timestamp_ms)
-
     async def _find_by_time(self, shard: str, timestamp_ms: int, find: Callable[[], T]) -> T:
-        is_cold = await self.finds_cold(shard, timestamp_ms)
+        is_cold = await call_blocking(self._readers, self._engine.finds_cold, shard, timestamp_ms)
         return await call_blocking(self._cold_readers if is_cold else self._readers, find)
 
     def _create_shards(self, shards: Sequence[str], config: TopicConfig, topic_id: str) -> None:

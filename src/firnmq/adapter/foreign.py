@@ -4,85 +4,113 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from firnmq.adapter.api import ShardBounds, StorageAdapter
+from firnmq.adapter.api import BatchStorage, LogAdmin, StorageAdapter
 from firnmq.config import TopicConfig
+from firnmq.disk import Ticket
 from firnmq.disk.waiting import is_blocking
-from firnmq.engines import AdapterOffsetStrategy, Appended, Page
-from firnmq.errors import Closed
-from firnmq.record import NewRecord
+from firnmq.engines import Page
+from firnmq.errors import (
+    AlreadyExists,
+    Closed,
+    InvalidArgument,
+    KeyNotFound,
+    ShardNotFound,
+)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _forwarded(
+    operation: Callable[Concatenate[StorageAdapter, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[ForeignAdapter, P], Coroutine[Any, Any, T]]:
+    """The user's operation of this name, wherever the caller waits for it."""
+    name = operation.__name__
+
+    async def call(self: ForeignAdapter, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        forwarded: Coroutine[Any, Any, T] = getattr(self._adapter, name)(*args, **kwargs)
+        return await self._run(forwarded)
+
+    return call
+
+
 class ForeignAdapter:
-    """A StorageAdapter around a user's own one.
+    """The driver around a user's own StorageAdapter.
 
     Our engines' coroutines can be driven without an event loop; a user's may await anything, so
     for synchronous callers they run on a loop in a thread of their own, started on first use.
+    Kafka's broker has an event loop, and uses the adapter itself if it offers batches.
     """
 
-    def __init__(self, adapter: StorageAdapter) -> None:
+    def __init__(self, storage_type: str, adapter: StorageAdapter) -> None:
+        missing = [name for name in _OPERATIONS if not hasattr(adapter, name)]
+        if missing:
+            raise InvalidArgument(storage_type, f"its adapter lacks {', '.join(missing)}")
         self._adapter = adapter
+        self.batches: BatchStorage | None = adapter if isinstance(adapter, BatchStorage) else None
+        self.logs: LogAdmin | None = None
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
-    async def create_shard(self, shard: str, config: TopicConfig) -> None:
-        await self._run(self._adapter.create_shard(shard, config))
+    create_shard = _forwarded(StorageAdapter.create_shard)
+    delete_shard = _forwarded(StorageAdapter.delete_shard)
+    list_shard = _forwarded(StorageAdapter.list_shard)
+    write = _forwarded(StorageAdapter.write)
+    batch_write = _forwarded(StorageAdapter.batch_write)
+    read_by_offset = _forwarded(StorageAdapter.read_by_offset)
+    read_by_tag = _forwarded(StorageAdapter.read_by_tag)
+    read_by_key = _forwarded(StorageAdapter.read_by_key)
+    delete_by_key = _forwarded(StorageAdapter.delete_by_key)
+    delete_by_offset = _forwarded(StorageAdapter.delete_by_offset)
+    get_offset_by_timestamp = _forwarded(StorageAdapter.get_offset_by_timestamp)
+    get_offset_by_group = _forwarded(StorageAdapter.get_offset_by_group)
+    commit_offset = _forwarded(StorageAdapter.commit_offset)
+    bounds = _forwarded(StorageAdapter.bounds)
 
-    async def delete_shard(self, shard: str) -> None:
-        await self._run(self._adapter.delete_shard(shard))
+    def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> Callable[[], None] | None:
+        return self._adapter.watch(shard, end_offset, ticket)
 
-    async def list_shard(self) -> list[ShardBounds]:
-        return await self._run(self._adapter.list_shard())
+    # Many shards, one after the other -----------------------------------------------------------
 
-    async def write(self, shard: str, record: NewRecord) -> int:
-        return await self._run(self._adapter.write(shard, record))
+    async def create_shards(
+        self, shards: Sequence[str], config: TopicConfig, topic_id: str
+    ) -> None:
+        for shard in shards:
+            try:
+                await self.create_shard(shard, config)
+            except AlreadyExists:
+                continue  # Made before a crash that kept the topic from being updated.
 
-    async def batch_write(self, shard: str, records: Sequence[NewRecord]) -> Appended:
-        return await self._run(self._adapter.batch_write(shard, records))
+    async def delete_shards(self, shards: Sequence[str]) -> None:
+        for shard in shards:
+            try:
+                await self.delete_shard(shard)
+            except ShardNotFound:
+                continue  # Never made, or removed before a crash.
 
-    async def read_by_offset(
-        self, shard: str, offset: int, *, max_records: int, max_bytes: int
-    ) -> Page:
-        return await self._run(
-            self._adapter.read_by_offset(
-                shard, offset, max_records=max_records, max_bytes=max_bytes
-            )
-        )
+    async def delete_shards_beyond(self, shard_counts: Mapping[str, int]) -> None:
+        """Nothing: only the adapter knows which of its shards are ours."""
 
-    async def read_by_tag(
-        self, shard: str, tag: bytes, start_offset: int, *, max_records: int, max_bytes: int
-    ) -> Page:
-        return await self._run(
-            self._adapter.read_by_tag(
-                shard, tag, start_offset, max_records=max_records, max_bytes=max_bytes
-            )
-        )
+    async def read_by_key_among(self, shards: Sequence[str], key: bytes) -> dict[str, Page]:
+        async def page_of(shard: str) -> Page | None:
+            try:
+                return await self.read_by_key(shard, key)
+            except KeyNotFound:
+                return None
 
-    async def read_by_key(self, shard: str, key: bytes) -> Page:
-        return await self._run(self._adapter.read_by_key(shard, key))
+        if is_blocking():
+            pages = [await page_of(shard) for shard in shards]
+        else:
+            pages = await asyncio.gather(*map(page_of, shards))
+        return {shard: page for shard, page in zip(shards, pages, strict=True) if page is not None}
 
-    async def delete_by_key(self, shard: str, key: bytes) -> None:
-        await self._run(self._adapter.delete_by_key(shard, key))
-
-    async def delete_by_offset(self, shard: str, offset: int) -> None:
-        await self._run(self._adapter.delete_by_offset(shard, offset))
-
-    async def get_offset_by_timestamp(
-        self, shard: str, timestamp_ms: int, strategy: AdapterOffsetStrategy
-    ) -> int:
-        return await self._run(self._adapter.get_offset_by_timestamp(shard, timestamp_ms, strategy))
-
-    async def get_offset_by_group(self, group: str) -> dict[str, int]:
-        return await self._run(self._adapter.get_offset_by_group(group))
-
-    async def commit_offset(self, group: str, offsets: Mapping[str, int]) -> None:
-        await self._run(self._adapter.commit_offset(group, offsets))
+    async def run_to_end(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await work()
 
     def close(self) -> None:
         """Stops the private loop, if one was started."""
@@ -113,3 +141,6 @@ class ForeignAdapter:
                 )
                 self._thread.start()
             return self._loop
+
+
+_OPERATIONS = sorted(name for name in vars(StorageAdapter) if not name.startswith("_"))

@@ -3,45 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import threading
 import uuid
 import zlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import entry_points
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
-from firnmq.adapter.api import StorageAdapter
-from firnmq.adapter.catalog import Topic, TopicCatalog, TopicState
-from firnmq.adapter.engine_adapter import EngineStorageAdapter
+from firnmq.adapter.api import Driver, StorageAdapter
+from firnmq.adapter.catalog import Topic, TopicCatalog, TopicState, shown_shard
 from firnmq.adapter.foreign import ForeignAdapter
 from firnmq.adapter.offsets import OffsetManager
+from firnmq.adapter.under_way import SHARDS_MAX, TopicsUnderWay
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig, check_topic_name
 from firnmq.disk import call_blocking, run_blocking
-from firnmq.engines import Appended
-from firnmq.engines.api import READ_BYTES_DEFAULT
+from firnmq.engines import Appended, check_append
 from firnmq.errors import (
     AlreadyExists,
     CreationTimedOut,
     FirnError,
     InvalidArgument,
-    OffsetOutOfRange,
+    KeyNotFound,
     ShardNotFound,
+    StorageFailed,
     StorageTypeNotFound,
     TopicNotFound,
 )
+from firnmq.eventlog import EventLogger
 from firnmq.meta import CacheBehind
-from firnmq.record import NewRecord
+from firnmq.record import NewRecord, Record
 
-SHARDS_MAX = 100_000
 ENTRY_POINT_GROUP = "firnmq.storage_adapters"
 
-T = TypeVar("T")
+_log = EventLogger("topics")
 AdapterFactory: TypeAlias = Callable[[], StorageAdapter]
+DriverFactory: TypeAlias = Callable[[], Driver]
+ConfigChange: TypeAlias = Callable[[TopicConfig], TopicConfig]
+"""Makes a topic's next options of its present ones; InvalidArgument if it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +61,7 @@ class _Creation:
     """A topic's creation under way in another thread."""
 
     is_abandoned = False
-    """Whoever wanted it does not wait any more."""
+    """The caller does not wait for it any more."""
 
 
 class StorageDriverManager:
@@ -72,36 +76,44 @@ class StorageDriverManager:
         catalog: TopicCatalog,
         offsets: OffsetManager,
         clock: Clock,
-        drivers: Mapping[str, AdapterFactory],
+        drivers: Mapping[str, DriverFactory],
         on_options: Callable[[Topic], None] = lambda topic: None,
+        *,
+        shard_count_max: int = SHARDS_MAX,
     ) -> None:
         """`on_options` is told of every topic that was made or given other options."""
         self._on_options = on_options
+        self._shard_count_max = shard_count_max
         self.catalog = catalog
         self.offset_manager = offsets
         self._clock = clock
-        self._factories = dict(drivers)
-        self._built_in = frozenset(drivers)
-        self._driver_list: dict[str, StorageAdapter] = {}
+        self._built_in = dict(drivers)
+        self._registered: dict[str, AdapterFactory] = {}
+        self._driver_list: dict[str, Driver] = {}
         self._lock = threading.Lock()
-        """Guards the drivers' making and the set below."""
-        self._under_way: set[str] = set()
-        """Topics that are being made or deleted."""
+        """Guards the drivers' making."""
+        self._under_way = TopicsUnderWay(catalog, shard_count_max)
+        self._followed: dict[str, int] = {}
+        """By topic id, the revision of the record whose options the topic's shards have."""
         self._message_seq = itertools.count()
 
     # Drivers ------------------------------------------------------------------------------------
 
     def register(self, storage_type: str, factory: AdapterFactory) -> None:
         """Makes a storage type available to topics of this store."""
-        if storage_type in self._factories:
+        if storage_type in self._built_in or storage_type in self._registered:
             raise AlreadyExists("storage type", storage_type)
-        self._factories[storage_type] = factory
+        self._registered[storage_type] = factory
 
     def storage_types(self) -> list[str]:
-        installed = {entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)}
-        return sorted(installed | set(self._factories))
+        return sorted({*self._installed, *self._built_in, *self._registered})
 
-    def driver(self, storage_type: str) -> StorageAdapter:
+    @cached_property
+    def _installed(self) -> frozenset[str]:
+        """Storage types of installed packages, looked up once: that reads many small files."""
+        return frozenset(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))
+
+    def driver(self, storage_type: str) -> Driver:
         """The storage type's driver, made on first use."""
         driver = self._driver_list.get(storage_type)
         if driver is not None:
@@ -111,7 +123,7 @@ class StorageDriverManager:
                 self._driver_list[storage_type] = self._make_driver(storage_type)
             return self._driver_list[storage_type]
 
-    def driver_of(self, topic_name: str) -> StorageAdapter:
+    def driver_of(self, topic_name: str) -> Driver:
         return self.driver(self.catalog.get(topic_name).config.storage_type)
 
     # Topics -------------------------------------------------------------------------------------
@@ -136,21 +148,22 @@ class StorageDriverManager:
         )
         creation = _Creation()
         try:
-            made = await _to_its_end(driver, lambda: self._create(topic, driver, creation))
+            made = await driver.run_to_end(lambda: self._create(topic, driver, creation))
         except asyncio.CancelledError:
             creation.is_abandoned = True
             raise
         self._on_options(made)
         return made
 
-    async def _create(self, topic: Topic, driver: StorageAdapter, creation: _Creation) -> Topic:
-        with self._working_on(topic.name, AlreadyExists("topic", topic.name)):
+    async def _create(self, topic: Topic, driver: Driver, creation: _Creation) -> Topic:
+        exists = AlreadyExists("topic", topic.name)
+        with self._under_way.claim(topic.name, topic.shard_count, refusal=exists):
             await self._clear(topic.name)
             awaited = "it"
             try:
                 await call_blocking(None, self.catalog.begin_creation, topic)
                 awaited = "one of its shards"
-                await self._make_shards(topic, driver, topic.shard_names())
+                await driver.create_shards(topic.shard_names(), topic.config, topic.topic_id)
                 if creation.is_abandoned:
                     raise asyncio.CancelledError
                 awaited = "it"
@@ -164,57 +177,42 @@ class StorageDriverManager:
                 await self._remove_shards(topic)
                 raise
 
-    async def _make_shards(
-        self, topic: Topic, driver: StorageAdapter, names: Sequence[str]
-    ) -> None:
-        if isinstance(driver, EngineStorageAdapter):
-            await driver.create_shards(names, topic.config, topic.topic_id)
-            return
-        for shard in names:
-            try:
-                await driver.create_shard(shard, topic.config)
-            except AlreadyExists:
-                continue  # Made before a crash that kept the topic from being updated.
+    def check_room(self, name: str, shard_count: int, planned_count: int = 0) -> None:
+        """TooManyShards if the node cannot have a topic of this name with so many shards beside
+        `planned_count` others that are planned."""
+        self._under_way.check_room(name, shard_count, planned_count)
 
     async def _clear(self, name: str) -> None:
-        """Removes what is left of a topic of this name if nobody is at work on it any more."""
+        """Removes what an interrupted creation or deletion left of a topic. It is claimed."""
         left = await call_blocking(None, self.catalog.stored, name)
         if left is None or left.state is TopicState.READY:
             return
         if left.config.storage_type in self.storage_types():
             await self._remove_shards(left)
 
-    @contextmanager
-    def _working_on(self, name: str, refusal: FirnError) -> Iterator[None]:
-        """Keeps others from making, deleting or growing a topic of this name meanwhile."""
-        with self._lock:
-            if name in self._under_way:
-                raise refusal
-            self._under_way.add(name)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._under_way.discard(name)
-
     async def delete_topic(self, name: str) -> None:
         """Hides the topic, then removes its shards; a crash in between is finished at open."""
         driver = self.driver_of(name)
-        await _to_its_end(driver, lambda: self._delete(name))
+        await driver.run_to_end(lambda: self._delete(name))
 
     async def _delete(self, name: str) -> None:
-        with self._working_on(name, TopicNotFound(name)):
+        with self._under_way.claim(name):
             going = await call_blocking(None, self.catalog.begin_deletion, name)
-            await self._remove_shards(going)
+            try:
+                await self._remove_shards(going)
+            except StorageFailed as error:
+                # It is deleted: no caller can see it any more, and it is not coming back.
+                self._under_way.note_unfinished(name, going.shard_count)
+                _log.warning("deletion_unfinished", topic=name, error=str(error))
 
     async def grow_topic(self, name: str, shard_count: int) -> Topic:
         """Adds shards; existing ones keep their records."""
         driver = self.driver_of(name)
-        return await _to_its_end(driver, lambda: self._grow(name, shard_count, driver))
+        return await driver.run_to_end(lambda: self._grow(name, shard_count, driver))
 
-    async def _grow(self, name: str, shard_count: int, driver: StorageAdapter) -> Topic:
-        with self._working_on(name, TopicNotFound(name)):
-            topic = self.catalog.get(name)
+    async def _grow(self, name: str, shard_count: int, driver: Driver) -> Topic:
+        with self._under_way.claim(name, shard_count):
+            topic = await call_blocking(None, self.catalog.stored_ready, name)
             if not topic.shard_count < shard_count <= SHARDS_MAX:
                 least = topic.shard_count + 1
                 raise InvalidArgument(
@@ -222,48 +220,95 @@ class StorageDriverManager:
                 )
             new = [topic.shard_name(seq) for seq in range(topic.shard_count, shard_count)]
             await self._make_more_shards(topic, driver, new)
-            return await call_blocking(
-                None, partial(self.catalog.update, name, shard_count=shard_count)
-            )
+            while True:
+                after = dataclasses.replace(topic, shard_count=shard_count)
+                grown = await call_blocking(None, self.catalog.swap, topic, after)
+                if grown is not None:
+                    break
+                # Another call has changed the topic's options: the new shards follow.
+                topic = await call_blocking(None, self.catalog.stored_ready, name)
+                if driver.logs is not None:
+                    await driver.logs.reconfigure(new, topic.config, topic.revision)
+            await call_blocking(None, self.catalog.wait_for, grown)
+            return grown
 
-    async def _make_more_shards(
-        self, topic: Topic, driver: StorageAdapter, new: Sequence[str]
-    ) -> None:
+    async def _make_more_shards(self, topic: Topic, driver: Driver, new: Sequence[str]) -> None:
         """Makes shards that the topic does not count yet; leaves none if one fails."""
         try:
-            await self._make_shards(topic, driver, new)
+            await driver.create_shards(new, topic.config, topic.topic_id)
         except FirnError as error:
-            if isinstance(driver, EngineStorageAdapter):
-                await driver.delete_shards(new)
+            await driver.delete_shards(new)
             if not isinstance(error, AlreadyExists):
                 raise
-            await self._make_shards(topic, driver, new)  # An attempt that failed had left them.
+            # An attempt that failed had left them.
+            await driver.create_shards(new, topic.config, topic.topic_id)
 
-    async def reconfigure_topic(self, name: str, config: TopicConfig) -> Topic:
-        """Gives a topic other options: one change, which its shards follow."""
-        await self.check_change(name, config)
-        topic = self.catalog.get(name)
-        driver = self.driver(topic.config.storage_type)
-        assert isinstance(driver, EngineStorageAdapter)
-        changed = await call_blocking(None, partial(self.catalog.update, name, config=config))
-        for shard in changed.shard_names():
-            await driver.reconfigure(shard, config)
+    async def reconfigure_topic(self, name: str, change: TopicConfig | ConfigChange) -> Topic:
+        """Gives a topic other options: one change, which its shards follow.
+
+        `change` makes the new options of the stored ones, again whenever another change of the
+        topic came first: no change that was acknowledged is lost.
+        """
+        driver = self.driver_of(name)
+        changed = await driver.run_to_end(lambda: self._reconfigure(name, change))
         self._on_options(changed)
         return changed
 
-    async def check_change(self, name: str, config: TopicConfig) -> None:
+    async def _reconfigure(self, name: str, change: TopicConfig | ConfigChange) -> Topic:
+        while True:
+            topic = await call_blocking(None, self.catalog.stored_ready, name)
+            config = await self._checked_change(topic, change)
+            after = dataclasses.replace(topic, config=config)
+            changed = await call_blocking(None, self.catalog.swap, topic, after)
+            if changed is not None:
+                break
+        await self._follow(changed)
+        await call_blocking(None, self.catalog.wait_for, changed)
+        return changed
+
+    async def _follow(self, topic: Topic) -> None:
+        """Gives a topic's shards the options of its record."""
+        logs = self.driver(topic.config.storage_type).logs
+        assert logs is not None, "checked before the change"
+        try:
+            await logs.reconfigure(topic.shard_names(), topic.config, topic.revision)
+        except ShardNotFound:
+            raise TopicNotFound(topic.name) from None  # Deleted since.
+        self._followed[topic.topic_id] = topic.revision
+
+    def follow_topics(self) -> None:
+        """Gives shards the options of their topics where a change was interrupted, or where a
+        failed commit left open whether the change was made."""
+        topics = self.catalog.topics()
+        for topic in topics:
+            has_engine = topic.config.storage_type in self._built_in
+            if has_engine and self._followed.get(topic.topic_id) != topic.revision:
+                with suppress(TopicNotFound):
+                    run_blocking(self._follow(topic))
+        ids = {topic.topic_id for topic in topics}
+        for topic_id in self._followed.keys() - ids:
+            self._followed.pop(topic_id, None)
+
+    async def check_change(self, name: str, change: TopicConfig | ConfigChange) -> None:
         """InvalidArgument if a topic cannot have these options instead of its own."""
-        topic = self.catalog.get(name)
-        driver = self.driver(topic.config.storage_type)
-        if not isinstance(driver, EngineStorageAdapter):
-            raise InvalidArgument(name, f"is kept by {config.storage_type}, which cannot change it")
-        if config.expire_header != topic.config.expire_header:
+        await self._checked_change(self.catalog.get(name), change)
+
+    async def _checked_change(
+        self, topic: Topic, change: TopicConfig | ConfigChange
+    ) -> TopicConfig:
+        before = topic.config
+        config = change if isinstance(change, TopicConfig) else change(before)
+        logs = self.driver(before.storage_type).logs
+        if logs is None:
+            kept_by = f"is kept by {config.storage_type}, which cannot change it"
+            raise InvalidArgument(topic.name, kept_by)
+        if config.expire_header != before.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
         config.check_new()
-        before = topic.config
         if config.is_tiered < before.is_tiered or config.compacts > before.compacts:
             for shard in topic.shard_names():
-                await driver.check_change(shard, config)
+                await logs.check_change(shard, config)
+        return config
 
     async def finish_interrupted(self) -> list[str]:
         """Removes what a crash left of topics that were being made, deleted or given shards."""
@@ -274,25 +319,39 @@ class StorageDriverManager:
                 names.append(topic.name)
         shard_counts = {topic.topic_id: topic.shard_count for topic in self.catalog.topics()}
         for storage_type in self._built_in:
-            driver = self.driver(storage_type)
-            if isinstance(driver, EngineStorageAdapter):
-                await driver.delete_shards_beyond(shard_counts)
+            await self.driver(storage_type).delete_shards_beyond(shard_counts)
         return names
+
+    async def clean_up(self) -> None:
+        """Removes what failed changes of topics have left behind. A topic's record decides: what it
+        does not count is removed, and all of a topic that is not ready."""
+        unfinished = self._under_way.unfinished
+        for name, shard_count in list(unfinished.items()):
+            try:
+                with self._under_way.claim(name, refusal=AlreadyExists("topic", name)):
+                    await self._clear(name)
+                    await self._remove_uncounted(name, shard_count)
+                    unfinished.pop(name, None)
+            except AlreadyExists:
+                continue  # Another change of it is under way.
+            except FirnError as error:
+                _log.warning("cleanup_unfinished", topic=name, error=str(error))
+
+    async def _remove_uncounted(self, name: str, shard_count: int) -> None:
+        """Removes shards of a growth that failed before the topic counted them."""
+        topic = await call_blocking(None, self.catalog.stored, name)
+        if topic is not None and shard_count > topic.shard_count:
+            driver = self.driver(topic.config.storage_type)
+            seqs = range(topic.shard_count, shard_count)
+            await driver.delete_shards([topic.shard_name(seq) for seq in seqs])
 
     async def _remove_shards(self, topic: Topic, *, waits: bool = True) -> None:
         """What a crash or an error in here leaves behind is a topic that is being deleted."""
         if topic.state is not TopicState.DELETING:
             await call_blocking(None, self.catalog.begin_removal, topic)
         driver = self.driver(topic.config.storage_type)
-        if isinstance(driver, EngineStorageAdapter):
-            await driver.delete_shards_beyond({topic.topic_id: topic.shard_count})
-            await driver.delete_shards(topic.shard_names())
-        else:
-            for shard in topic.shard_names():
-                try:
-                    await driver.delete_shard(shard)
-                except ShardNotFound:
-                    continue  # Never made, or removed before a crash.
+        await driver.delete_shards_beyond({topic.topic_id: topic.shard_count})
+        await driver.delete_shards(topic.shard_names())
         await call_blocking(None, self.offset_manager.forget_shards, topic.shard_names())
         await call_blocking(None, partial(self.catalog.forget, topic, waits=waits))
 
@@ -326,13 +385,13 @@ class StorageDriverManager:
             key = record.key
             seq = turn if key is None else shard_of_key(key, topic.shard_count)
             by_shard.setdefault(seq, []).append(record)
+        if len(by_shard) > 1 and topic.config.storage_type in self._built_in:
+            for part in by_shard.values():  # A refused request has stored nothing in any shard.
+                check_append(part, topic.config)
         written = []
         for seq, part in by_shard.items():
             written.append(_written(seq, await driver.batch_write(topic.shard_name(seq), part)))
         return tuple(written)
-
-    def shard_of_key(self, topic: Topic, key: bytes) -> int:
-        return shard_of_key(key, topic.shard_count)
 
     def check_shard(self, topic: Topic, seq: int) -> int:
         if isinstance(seq, bool) or not isinstance(seq, int) or not 0 <= seq < topic.shard_count:
@@ -342,24 +401,37 @@ class StorageDriverManager:
     async def bounds(self, topic: Topic, seq: int) -> tuple[int, int]:
         """Start and end offset of a shard, whatever keeps it."""
         shard = topic.shard_name(self.check_shard(topic, seq))
+        return await self.driver(topic.config.storage_type).bounds(shard)
+
+    # Reading ------------------------------------------------------------------------------------
+
+    async def read_by_key(
+        self, topic: Topic, key: bytes, shard: int | None = None
+    ) -> tuple[int, Record]:
+        """The newest live record of a key, and its shard.
+
+        All shards are asked unless one is named: each client has its own way to choose a key's
+        shard. If several shards have records of the key, the greatest timestamp is the newest.
+        """
+        chosen = range(topic.shard_count) if shard is None else (self.check_shard(topic, shard),)
+        seqs = {topic.shard_name(seq): seq for seq in chosen}
         driver = self.driver(topic.config.storage_type)
-        if isinstance(driver, EngineStorageAdapter):
-            return await driver.bounds(shard)
-        try:
-            page = await driver.read_by_offset(
-                shard, 0, max_records=1, max_bytes=READ_BYTES_DEFAULT
-            )
-            return page.start_offset, page.end_offset
-        except OffsetOutOfRange as error:  # It starts later, and says where.
-            return error.start, error.end
+        pages = await driver.read_by_key_among(list(seqs), key)
+        found = [(seqs[name], page.records()[0]) for name, page in pages.items() if len(page)]
+        if not found:
+            where = f"topic {topic.name!r}" if shard is None else shown_shard(topic.name, shard)
+            raise KeyNotFound(key.decode("utf-8", "backslashreplace"), within=where)
+        return max(found, key=lambda each: (each[1].timestamp_ms, each[1].offset, -each[0]))
 
     def close(self) -> None:
         for driver in self._driver_list.values():
             if isinstance(driver, ForeignAdapter):
                 driver.close()
 
-    def _make_driver(self, storage_type: str) -> StorageAdapter:
-        factory = self._factories.get(storage_type)
+    def _make_driver(self, storage_type: str) -> Driver:
+        if storage_type in self._built_in:
+            return self._built_in[storage_type]()
+        factory = self._registered.get(storage_type)
         if factory is None:
             for entry in entry_points(group=ENTRY_POINT_GROUP, name=storage_type):
                 factory = entry.load()
@@ -367,16 +439,7 @@ class StorageDriverManager:
         if factory is None:
             known = ", ".join(self.storage_types())
             raise StorageTypeNotFound(storage_type, within=f"this store, which has {known}")
-        driver = factory()
-        return driver if storage_type in self._built_in else ForeignAdapter(driver)
-
-
-async def _to_its_end(driver: StorageAdapter, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs what makes or removes shards of an engine in one thread, to its end even if the caller
-    is cancelled: then nothing is under way behind the back of whoever comes next."""
-    if isinstance(driver, EngineStorageAdapter):
-        return await call_blocking(None, lambda: run_blocking(work()))
-    return await work()
+        return ForeignAdapter(storage_type, factory())
 
 
 def shard_of_key(key: bytes, shard_count: int) -> int:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple, Protocol, TypeAlias
 
-import msgspec
-
+from firnmq.adapter.offset_rows import CommittedOffset, OffsetRows
 from firnmq.clock import Clock
 from firnmq.config.names import check_group_name
-from firnmq.disk import Family, KeyValueStore
-from firnmq.disk.kv import KvBatch
-from firnmq.errors import Corruption, InvalidArgument
+from firnmq.disk import Family
+from firnmq.errors import InvalidArgument
 
-_GROUP = b"G"
+IsDue: TypeAlias = Callable[[str, CommittedOffset], bool]
+"""Whether the offset that is committed in a shard is to be forgotten."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
-    """The offset a group reads next in a shard, and what it noted beside it."""
+class OffsetsLeft(NamedTuple):
+    """What became of a group's offsets when those that were due were deleted."""
 
-    offset: int
-    metadata: str | None = None
-    committed_ms: int
-    leader_epoch: int = -1
+    deleted: int
+    left: int
 
 
 class OffsetStore(Protocol):
@@ -32,9 +28,18 @@ class OffsetStore(Protocol):
 
     def put(self, group: str, offsets: Mapping[str, CommittedOffset]) -> None: ...
 
+    def check(self, group: str, offsets: Mapping[str, CommittedOffset]) -> None:
+        """Raises OffsetLimitReached if `put` would."""
+
     def get(self, group: str) -> dict[str, CommittedOffset]: ...
 
     def delete(self, group: str, shards: list[str]) -> None: ...
+
+    def delete_due(self, group: str, is_due: IsDue) -> OffsetsLeft:
+        """Deletes the offsets that are due, as one step that no commit comes between."""
+
+    def has(self, group: str) -> bool:
+        """Whether the group has committed anything."""
 
     def groups(self) -> list[str]: ...
 
@@ -46,45 +51,60 @@ class OffsetCacheManager:
     records again.
     """
 
-    def __init__(self, kv: KeyValueStore) -> None:
-        self._kv = kv
+    def __init__(self, rows: OffsetRows) -> None:
+        self._rows = rows
+        self._kv = rows.kv
+        self.get = rows.get
+        self.has = rows.has
+        self.groups = rows.groups
 
     def put(self, group: str, offsets: Mapping[str, CommittedOffset]) -> None:
-        with self._kv.batch() as batch:
-            put_offsets(batch, group, offsets)
+        with self._kv.row_lock:
+            rows = self._rows.put(group, offsets)
+            with self._kv.batch() as batch:
+                batch.put_many(Family.STATE, rows)
 
-    def get(self, group: str) -> dict[str, CommittedOffset]:
-        prefix = _group_prefix(group)
-        return {
-            key[len(prefix) :].decode(): _decoded(value, group)
-            for key, value in self._kv.items(Family.STATE, prefix, _after_prefix(prefix))
-        }
+    def check(self, group: str, offsets: Mapping[str, CommittedOffset]) -> None:
+        with self._kv.row_lock:
+            self._rows.check(group, offsets)
 
     def delete(self, group: str, shards: list[str]) -> None:
-        with self._kv.batch() as batch:
-            for shard in shards:
-                batch.delete(Family.STATE, _group_prefix(group) + shard.encode())
+        with self._kv.row_lock:
+            self._delete(group, shards)
 
-    def groups(self) -> list[str]:
-        names = set()
-        for key, _ in self._kv.items(Family.STATE, _GROUP, _after_prefix(_GROUP)):
-            length = int.from_bytes(key[1:3], "big")
-            names.add(key[3 : 3 + length].decode())
-        return sorted(names)
+    def delete_due(self, group: str, is_due: IsDue) -> OffsetsLeft:
+        with self._kv.row_lock:
+            entries = self.get(group)
+            due = [shard for shard, entry in entries.items() if is_due(shard, entry)]
+            if due:
+                self._delete(group, due)
+        return OffsetsLeft(len(due), len(entries) - len(due))
+
+    def _delete(self, group: str, shards: list[str]) -> None:
+        keys = self._rows.delete(group, shards)
+        with self._kv.batch() as batch:
+            for key in keys:
+                batch.delete(Family.STATE, key)
 
 
 class OffsetStorageManager:
-    """Synced before the commit is acknowledged.
+    """Synced before the commit is acknowledged and before it is shown.
+
+    Whether a commit is stored whose sync failed is for the store to say: it is reopened and read.
 
     A single node's meta store is its key-value store; a cluster's stands behind the same
     OffsetStore interface.
     """
 
-    def __init__(self, kv: KeyValueStore) -> None:
-        self._kv = kv
-        self._entries = OffsetCacheManager(kv)
-        self.get = self._entries.get
+    def __init__(self, rows: OffsetRows) -> None:
+        self._kv = rows.kv
+        self._entries = OffsetCacheManager(rows)
+        self.check = self._entries.check
+        self.has = self._entries.has
         self.groups = self._entries.groups
+
+    def get(self, group: str) -> dict[str, CommittedOffset]:
+        return self._kv.read_durable(lambda: self._entries.get(group))
 
     def put(self, group: str, offsets: Mapping[str, CommittedOffset]) -> None:
         self._entries.put(group, offsets)
@@ -93,6 +113,12 @@ class OffsetStorageManager:
     def delete(self, group: str, shards: list[str]) -> None:
         self._entries.delete(group, shards)
         self._kv.sync()
+
+    def delete_due(self, group: str, is_due: IsDue) -> OffsetsLeft:
+        outcome = self._entries.delete_due(group, is_due)
+        if outcome.deleted:
+            self._kv.sync()
+        return outcome
 
 
 class OffsetManager:
@@ -123,6 +149,10 @@ class OffsetManager:
                 raise InvalidArgument(f"offset of {shard}", f"must be 0 or more: {entry.offset}")
         self._store.put(group, entries)
 
+    def check_entries(self, group: str, entries: Mapping[str, CommittedOffset]) -> None:
+        """Raises OffsetLimitReached if the entries could not be committed now."""
+        self._store.check(check_group_name(group), entries)
+
     def forget_shards(self, shards: list[str]) -> None:
         """Removes every group's offsets of shards that no longer exist."""
         gone = set(shards)
@@ -132,7 +162,7 @@ class OffsetManager:
                 self._store.delete(group, stale)
 
     def committed(self, group: str) -> dict[str, CommittedOffset]:
-        """What the group has committed, by shard; empty for a group nobody has heard of."""
+        """What the group has committed, by shard; empty for an unknown group."""
         return self._store.get(check_group_name(group))
 
     def forget(self, group: str, shards: list[str] | None = None) -> None:
@@ -140,28 +170,17 @@ class OffsetManager:
         known = self._store.get(check_group_name(group))
         self._store.delete(group, list(known) if shards is None else shards)
 
+    def forget_due(self, group: str, is_due: IsDue) -> OffsetsLeft:
+        """Removes those of the group's offsets that are due; a commit of the same moment stays."""
+        return self._store.delete_due(check_group_name(group), is_due)
+
+    def has_offsets(self, group: str) -> bool:
+        """Whether the group has committed anything. Costs the same however many groups there are;
+        a name that no group can have is no error."""
+        with suppress(InvalidArgument):
+            return self._store.has(check_group_name(group))
+        return False
+
     def groups(self) -> list[str]:
+        """All groups with offsets; reads every committed offset."""
         return self._store.groups()
-
-
-def put_offsets(batch: KvBatch, group: str, offsets: Mapping[str, CommittedOffset]) -> None:
-    """Adds a group's offsets to a write that makes them one with something else."""
-    for shard, committed in offsets.items():
-        key = _group_prefix(group) + shard.encode()
-        batch.put(Family.STATE, key, msgspec.msgpack.encode(committed))
-
-
-def _group_prefix(group: str) -> bytes:
-    name = group.encode()
-    return _GROUP + len(name).to_bytes(2, "big") + name
-
-
-def _after_prefix(prefix: bytes) -> bytes:
-    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
-
-
-def _decoded(value: bytes, group: str) -> CommittedOffset:
-    try:
-        return msgspec.msgpack.decode(value, type=CommittedOffset)
-    except msgspec.MsgspecError as error:
-        raise Corruption(str(error), where=f"offsets of group {group!r}") from error

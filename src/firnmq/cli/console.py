@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
-from firnmq.cli.errors import NoDataDirectory
-
-if TYPE_CHECKING:
-    from firnmq.server import Store
+from firnmq.errors import InvalidArgument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_AGE_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DONE = "firnmq.done"
 _PROGRESS_AFTER_S = 1.0
 """Shorter work needs no progress bar."""
 
-data_option = click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="FIRN_DATA",
-    default=Path("firn-data"),
-    show_default="./firn-data",
-    show_envvar=True,
-    help="Data directory.",
-)
 config_option = click.option(
     "--config",
     "config_path",
@@ -45,49 +32,6 @@ json_option = click.option(
 )
 
 
-@contextmanager
-def opened(
-    data: Path,
-    config_path: Path | None = None,
-    *,
-    create: bool = False,
-    background: bool = True,
-) -> Iterator[Store]:
-    """The store in a data directory, which must be there unless it may be made. The object store
-    is that of the file, by default the one that FIRN_CONFIG names, or of FIRN_TIERING_URL."""
-    refuse_node()
-    if not create and not (data / "db").is_dir():
-        raise NoDataDirectory(str(data))
-    from firnmq.config import load_store_config, load_tiering_config
-    from firnmq.server import LocalStore, Store
-    from firnmq.server.tier import existing_object_store
-
-    node_file = os.environ.get("FIRN_CONFIG")
-    if config_path is None and node_file:
-        config_path = Path(node_file)
-    # What is in the object store is read, but a short command begins no upload.
-    local = LocalStore(
-        data,
-        config=load_store_config(),
-        background=background,
-        tiering=load_tiering_config(path=config_path),
-        moves=False,
-        open_objects=existing_object_store,
-    )
-    with Store(local) as store:
-        yield store
-
-
-def refuse_node() -> None:
-    """Ends a command that works on a data directory but was told to go through a node."""
-    root = click.get_current_context().find_root()
-    if root.get_parameter_source("node") is ParameterSource.COMMANDLINE:
-        raise click.UsageError(
-            "this command works on a data directory; with --node there are config, delete, group, "
-            "produce, segments, status, tail, tier, topic and user"
-        )
-
-
 def print_json(document: object) -> None:
     """One JSON document on one line."""
     import msgspec
@@ -95,9 +39,24 @@ def print_json(document: object) -> None:
     click.echo(msgspec.json.encode(document))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as they need to be; numbers to the right. Never wraps, so it can be cut."""
-    cells = [["" if cell is None else _cell(cell) for cell in row] for row in rows]
+_IDENTIFIERS = frozenset(
+    {"SHARD", "SEGMENT", "START", "END", "OFFSET", "BEFORE", "AFTER", "COMMITTED", "EPOCH", "ID"}
+)
+"""Columns whose numbers name something: they are shown as a command takes them, without commas."""
+
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], *, grouped: bool = True
+) -> None:
+    """Columns as wide as they need to be; numbers to the right. Never wraps: scripts may parse it.
+
+    Counts and sizes have commas, unless `grouped` is False.
+    """
+    plain = [not grouped or heading in _IDENTIFIERS for heading in headings]
+    cells = [
+        ["" if cell is None else _cell(cell, plain[at]) for at, cell in enumerate(row)]
+        for row in rows
+    ]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     is_number = [
         bool(rows) and all(isinstance(row[at], int) for row in rows if row[at] is not None)
@@ -108,11 +67,12 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> No
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, is_number, strict=True)
         ]
-        click.echo("  ".join(padded).rstrip())
+        text = "  ".join(padded).rstrip()
+        click.echo(click.style(text, bold=True) if line is headings else text)
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _cell(value: object, is_plain: bool) -> str:
+    if is_plain or isinstance(value, bool) or not isinstance(value, int):
         return str(value)
     return f"{value:,}"
 
@@ -144,11 +104,66 @@ def _escaped(character: str) -> str:
 
 def time_text(timestamp_ms: int) -> str:
     """A timestamp as ISO 8601 in UTC; one that no calendar has, as its number."""
+    from datetime import UTC, datetime
+
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(option: str, text: str) -> int:
+    """Milliseconds from digits, from ISO 8601 (UTC unless it names a zone) or from an age."""
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    unit_ms = _AGE_UNITS_MS.get(text[-1:])
+    if unit_ms is not None and text[:-1].isdecimal() and text.isascii():
+        from time import time
+
+        return int(time() * 1000) - int(text[:-1]) * unit_ms
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            option, f"{text!r} is neither milliseconds, an age such as 2h, nor 2031-05-04T12:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def tell_when_stopped(text: Callable[[], str]) -> None:
+    """Ctrl-C prints what the function says is done or stored, on one line."""
+    click.get_current_context().meta[_DONE] = text
+
+
+def done_so_far() -> str | None:
+    """What the command said is done."""
+    text: Callable[[], str] | None = click.get_current_context().meta.get(_DONE)
+    return None if text is None else text()
+
+
+def confirm(question: str) -> None:
+    """Ends the command unless the answer is yes."""
+    if not click.confirm(question):
+        click.echo("nothing was changed", err=True)
+        click.get_current_context().exit(1)
+
+
+@contextmanager
+def activity(title: str) -> Iterator[Callable[[str], None]]:
+    """Gives a function to call with what is being done now, which a spinner on standard error
+    shows if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(title) as spinner:
+        yield lambda text: spinner.update(f"{title}: {text}")
 
 
 @contextmanager

@@ -12,60 +12,127 @@ from typing import Any
 
 import click
 
-from firnmq.cli.errors import hint_for
-from firnmq.cli.node import node_option
-from firnmq.errors import FirnError
-
-_COMMANDS = (
-    *("config", "delete", "demo", "dump", "group", "lake", "produce", "read", "recover"),
-    *("segments", "serve", "status", "tail", "tier", "topic", "user", "verify", "write"),
+from firnmq.cli.console import done_so_far
+from firnmq.cli.errors import NoAnswer
+from firnmq.cli.reports import (
+    AS_JSON,
+    PIPE_CLOSED,
+    colours,
+    discard_output,
+    report_error,
+    warn_of_unknown_variables,
 )
-"""Each is the name of a module of this package and of the command in it."""
+from firnmq.cli.target import target_options
+from firnmq.errors import FirnError, InvalidArgument
+from firnmq.interrupts import STOPPED, raising_interrupts, stopped_text
+
+COMMANDS = {
+    "completion": "Print a script that makes a shell complete firn's commands and options.",
+    "config": "Show and change the options of topics on a running node.",
+    "delete": "Delete records of a topic; no read shows them from then on.",
+    "demo": "Show a durable write, four kinds of read and a check, with what each took.",
+    "dump": "Show the batches of a segment file.",
+    "group": "List, describe, move and delete the consumer groups of a running node.",
+    "lake": "Topics as tables: convert, look after, ask.",
+    "produce": "Store a value, or the records of a file, and say where they are.",
+    "read": "Print records by offset, key, tag or time, and follow a topic.",
+    "recover": "Make a data directory from what an object store has.",
+    "segments": "Show a topic's segments: their offsets, bytes, states and checksums.",
+    "serve": "Serve a data directory to Kafka clients until stopped.",
+    "status": "Show where a running node listens, what it holds and how busy it is.",
+    "tier": "Sealed segments in the object store: show, upload, scrub, cost.",
+    "topic": "Make, list, describe and delete topics.",
+    "user": "Add, remove and list users.",
+    "verify": "Check everything that is stored.",
+}
+"""What `--help` says of each command, which loads none of them. The name is that of a module in
+`commands` and of the command in that module."""
 
 
 class FirnGroup(click.Group):
     """Loads a command when it is asked for, and reports our errors without a traceback."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _node_first(args))
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f"firnmq.cli.{cmd_name}"), cmd_name)
-        return command
-
-    def invoke(self, ctx: click.Context) -> Any:
+        ctx.color = colours()
+        ctx.meta[AS_JSON] = "--json" in args[: _end_of_options(args)]
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         try:
-            return super().invoke(ctx)
+            return super().parse_args(ctx, args)
         except BrokenPipeError:
-            raise  # click ends quietly when the reader of a pipe has gone.
-        except (FirnError, OSError) as error:
-            click.echo(f"error: {error}", err=True)
-            hint = hint_for(error)
-            if hint is not None:
-                click.echo(f"hint: {hint}", err=True)
+            discard_output()
+            ctx.exit(PIPE_CLOSED)
+        except OSError as error:  # The help could not be printed.
+            report_error(error, as_json=False)
             ctx.exit(1)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
 
-def _node_first(args: list[str]) -> list[str]:
-    """The option that says where to work, which may stand behind a command as well."""
-    end = args.index("--") if "--" in args else len(args)
-    for at, each in enumerate(args[:end]):
-        if each == "--node" or each.startswith("--node="):
-            after = at + (2 if each == "--node" else 1)
-            return [*args[at:after], *args[:at], *args[after:]]
-    return args
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"firnmq.cli.commands.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            # click itself knows only the commands that are loaded.
+            closest = get_close_matches(name, COMMANDS, n=1)
+            if closest:
+                raise click.UsageError(
+                    f"No such command {name!r}. Did you mean {closest[0]!r}?", ctx
+                )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        as_json = ctx.meta[AS_JSON]
+        try:
+            with raising_interrupts():
+                warn_of_unknown_variables()
+                return super().invoke(ctx)
+        except BrokenPipeError:
+            discard_output()
+            ctx.exit(PIPE_CLOSED)
+        except (FirnError, OSError) as error:
+            report_error(error, as_json=as_json)
+            is_option = isinstance(error, InvalidArgument) and error.argument.startswith("-")
+            ctx.exit(2 if is_option else 1)
+        except click.UsageError as error:
+            if isinstance(error, click.NoSuchOption) and error.option_name == "--partition":
+                text = "No such option '--partition'. Did you mean '--shard'?"  # Kafka's word.
+                error = click.UsageError(text, error.ctx)
+            if not as_json:
+                raise error from None
+            report_error(error, as_json=True)
+            ctx.exit(error.exit_code)
+        except (KeyboardInterrupt, click.Abort) as error:  # A prompt turns Ctrl-C into Abort.
+            if isinstance(error.__context__, EOFError):
+                report_error(NoAnswer(), as_json=as_json)
+                ctx.exit(1)
+            click.echo(stopped_text(done_so_far()), err=True, nl=False)
+            ctx.exit(STOPPED)
+
+
+def _end_of_options(args: list[str]) -> int:
+    return args.index("--") if "--" in args else len(args)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from firnmq.version import __version__
 
-        click.echo(f"firn {version('firnmq')}")
+        click.echo(f"firn {__version__}")
         ctx.exit()
 
 
@@ -78,13 +145,14 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     callback=_print_version,
     help="Show the version and exit.",
 )
-@node_option
-def main(node: str | None) -> None:
-    """Topics, records and segments of a FirnMQ data directory or of a running node.
+@target_options
+def main() -> None:
+    """Topics, records and segments of a FirnMQ node or data directory.
 
-    One process at a time can have a data directory open: while a node or a program of yours uses
-    it, these commands say so and change nothing. With --node, the commands delete, segments, tier,
-    topic and user work through a node; config, group, produce, status and tail always do.
+    A command works on the data directory that --data or FIRN_DATA names, ./firn-data otherwise. If
+    a node serves the directory, the command goes through that node by itself. --node or FIRN_NODE
+    names a node instead. Both options may stand before or after the command.
 
-    Exit codes: 0 all well, 1 an error or a finding, 2 wrong usage.
+    Exit codes: 0 all well, 1 an error or a finding, 2 wrong usage, 130 stopped by Ctrl-C, 141 the
+    reader of a pipe has gone (`firn read t | head`).
     """

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
-from click.core import ParameterSource
 
 from firnmq.errors import FirnError, InvalidArgument
 
@@ -17,19 +15,15 @@ if TYPE_CHECKING:
 NODE_DEFAULT = "http://127.0.0.1:9644"
 TOKEN_VARIABLE = "FIRN_ADMIN_TOKEN_FILE"
 """Also what tells a node where its token is."""
+TOKEN_NAME = "admin.token"
 _TIMEOUT_S = 60.0
-
-node_option = click.option(
-    "--node",
-    metavar="URL",
-    envvar="FIRN_NODE",
-    show_envvar=True,
-    help=f"Work through a running node, such as {NODE_DEFAULT}, instead of a data directory.",
-)
+_PIECE_BYTES = 256 * 1024
+_FAILURE = b'{"error":'
+"""How a line begins that says why a stream ended; records begin with their topic."""
 
 
 class NodeUnreachable(FirnError):
-    """Nobody answers at the node's address."""
+    """No node answers at the address."""
 
     def __init__(self, url: str, reason: object) -> None:
         super().__init__(f"no node answers at {url}: {reason}")
@@ -48,25 +42,22 @@ class NodeRefused(FirnError):
 class NodeClient:
     """Calls a node's HTTP listener over one connection."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         import http.client
-        from urllib.parse import urlsplit
 
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
-            raise InvalidArgument("--node", f"{url!r} is not like {NODE_DEFAULT}")
+        host, port = _host_and_port(url)
         self.url = url
         self._connection: http.client.HTTPConnection = http.client.HTTPConnection(
-            parts.hostname, parts.port or 9644, timeout=_TIMEOUT_S
+            host, port, timeout=_TIMEOUT_S
         )
-        token_file = os.environ.get(TOKEN_VARIABLE)
         self._headers = {"Accept": "application/json"}
-        if token_file:
-            token = Path(token_file).read_text(encoding="utf-8").strip()
+        if token is not None:
+            if not token.isascii() or not token.isprintable():
+                raise InvalidArgument(TOKEN_VARIABLE, "the token must be one line of ASCII text")
             self._headers["Authorization"] = f"Bearer {token}"
 
-    def be_patient(self, timeout_s: float) -> None:
-        """Waits longer for the next answer than usual."""
+    def set_timeout(self, timeout_s: float) -> None:
+        """Sets the time-out of the following requests."""
         self._connection.timeout = timeout_s
         if self._connection.sock is not None:
             self._connection.sock.settimeout(timeout_s)
@@ -86,58 +77,122 @@ class NodeClient:
         query: dict[str, object] | None = None,
     ) -> Any:
         import http.client
-        from urllib.parse import quote, urlencode
 
         import msgspec
 
-        target = "/v1/" + "/".join(quote(part, safe="") for part in path)
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        if given:
-            target += f"?{urlencode(given)}"
         headers = dict(self._headers)
         content = None
         if body is not None:
             content = msgspec.json.encode(body)
             headers["Content-Type"] = "application/json"
         try:
-            self._connection.request(method, target, content, headers)
+            self._connection.request(method, _target(path, query), content, headers)
             response = self._connection.getresponse()
             raw = response.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise NodeUnreachable(self.url, error) from error
+        if response.status != 200:
+            raise self._refusal(response.status, raw)
         try:
-            document = msgspec.json.decode(raw)
+            return msgspec.json.decode(raw)
         except msgspec.MsgspecError as error:
             raise NodeUnreachable(self.url, "something else answers there") from error
-        if response.status >= 400:
-            raise NodeRefused(
-                response.status, document.get("error", ""), document.get("message", "")
-            )
-        return document
+
+    def lines(self, *path: str, **query: object) -> Iterator[list[bytes]]:
+        """The lines of a document that the node streams, as many at a time as have come. The node
+        waits until they are read."""
+        import http.client
+
+        try:
+            self._connect()
+            self._connection.request("GET", _target(path, query), headers=self._headers)
+            response = self._connection.getresponse()
+            if response.status != 200:
+                raise self._refusal(response.status, response.read())
+            begun = b""
+            while piece := response.read1(_PIECE_BYTES):
+                *lines, begun = (begun + piece).split(b"\n")
+                lines = [line for line in lines if line]  # An empty line says: still here.
+                failure = lines.pop() if lines and lines[-1].startswith(_FAILURE) else None
+                yield lines
+                if failure is not None:
+                    raise self._refusal(0, failure)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise NodeUnreachable(self.url, error) from error
+
+    def _connect(self) -> None:
+        """Connects with the host as bytes: the codec for names of other alphabets, which text goes
+        through, takes longer to load than a short command to run."""
+        import socket
+
+        connection = self._connection
+        if connection.sock is None and connection.host.isascii():
+            address: Any = (connection.host.encode("ascii"), connection.port)
+            connection.sock = socket.create_connection(address, _TIMEOUT_S)
+
+    def _refusal(self, status: int, raw: bytes) -> FirnError:
+        import json
+
+        try:
+            document = json.loads(raw)
+            return NodeRefused(status, document["error"], document["message"])
+        except (ValueError, KeyError, TypeError):
+            return NodeUnreachable(self.url, f"something else answers there, with {status}")
 
 
-def chosen_node() -> NodeClient | None:
-    """The node to work through; None if the command is about a data directory."""
-    context = click.get_current_context()
-    root = context.find_root()
-    url = root.params.get("node")
-    if url is None:
+def _host_and_port(url: str) -> tuple[str, int]:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        host, port = parts.hostname or "", parts.port or 9644
+        host.encode("idna")
+    except ValueError as error:
+        raise InvalidArgument("--node", f"{url!r} is not like {NODE_DEFAULT}: {error}") from None
+    is_host = bool(host) and host.isprintable() and " " not in host
+    if parts.scheme != "http" or not is_host or parts.path not in ("", "/"):
+        raise InvalidArgument("--node", f"{url!r} is not like {NODE_DEFAULT}")
+    return host, port
+
+
+def _target(path: tuple[str, ...], query: dict[str, object] | None) -> str:
+    from urllib.parse import quote, urlencode
+
+    target = "/v1/" + "/".join(quote(part, safe="") for part in path)
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    return f"{target}?{urlencode(given)}" if given else target
+
+
+def token_in(file: Path, directory: Path) -> str | None:
+    """The token in a file of a data directory's node; None if this user may not read it.
+
+    If another user owns the directory, that user also decides which file and which address the
+    directory names, so the file must be that user's own as well: no other secret is sent there.
+    """
+    try:
+        owner = directory.stat().st_uid
+        with file.open(encoding="utf-8") as opened:
+            if owner not in (os.geteuid(), os.fstat(opened.fileno()).st_uid):
+                return None
+            return opened.read().strip() or None
+    except (OSError, ValueError):
         return None
-    if context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
-        if root.get_parameter_source("node") is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--node and --data cannot be used together")
-        return None  # What stands on the command line counts more than the environment.
-    return _opened(url)
 
 
-def running_node() -> NodeClient:
-    """The node, for commands that need one."""
-    return chosen_node() or _opened(NODE_DEFAULT)
+def token_for(url: str, directory: Path) -> str | None:
+    """The token for a node that the user named: that of the file that the environment names or,
+    for a node of this machine, that of the data directory."""
+    named = os.environ.get(TOKEN_VARIABLE)
+    if named:
+        try:
+            return Path(named).read_text(encoding="utf-8").strip()
+        except ValueError as error:
+            raise InvalidArgument(TOKEN_VARIABLE, f"{named} is not text: {error}") from None
+    token = token_in(directory / TOKEN_NAME, directory)
+    if token is None:
+        return None
+    from firnmq.config import is_loopback
 
-
-def _opened(url: str) -> NodeClient:
-    """A client that is closed when the command ends."""
-    client = NodeClient(url)
-    click.get_current_context().call_on_close(client.close)
-    return client
+    return token if is_loopback(_host_and_port(url)[0]) else None

@@ -1,11 +1,17 @@
-"""Configuration: what a topic and a store can be told, with defaults and limits."""
+"""Configuration of topics, stores and nodes, with defaults and limits."""
 
 from firnmq.config.lake import LakeConfig, LakeTopicConfig, load_lake_config
 from firnmq.config.names import check_topic_name
-from firnmq.config.node import AdminConfig, LogConfig, SecurityConfig, is_loopback
+from firnmq.config.node import (
+    AdminConfig,
+    LogConfig,
+    SecurityConfig,
+    is_loopback,
+    parsed_address,
+)
 from firnmq.config.object_store import StoreOptions
 from firnmq.config.sections import Settings
-from firnmq.config.store import StoreConfig, load_store_config
+from firnmq.config.store import NodeStoreConfig, StoreConfig, load_store_config
 from firnmq.config.tiering import TieringConfig, load_tiering_config
 from firnmq.config.topic import (
     CleanupPolicy,
@@ -26,6 +32,7 @@ __all__ = [
     "LakeTopicConfig",
     "LogConfig",
     "MemoryOverflow",
+    "NodeStoreConfig",
     "SecurityConfig",
     "Settings",
     "StorageType",
@@ -39,4 +46,5 @@ __all__ = [
     "load_lake_config",
     "load_store_config",
     "load_tiering_config",
+    "parsed_address",
 ]

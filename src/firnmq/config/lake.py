@@ -1,4 +1,4 @@
-"""What a node can be told about the tables of its topics."""
+"""The configuration of the tables of a node's topics."""
 
 from __future__ import annotations
 

@@ -1,20 +1,36 @@
-"""What a node can be told besides its store and its topics: HTTP, security, logs."""
+"""A node's configuration besides its store and its topics: HTTP, security, logs."""
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
 from firnmq.errors import InvalidArgument
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
+_SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach the address."""
-    return host in _LOOPBACK or host.startswith("127.")
+    """Whether only programs on this machine can reach the host: `localhost` or an address of the
+    loopback network. A name such as `127.example.org` is no address: its owner chooses the target.
+    """
+    if host.lower() == "localhost":
+        return True
+    address = parsed_address(host)
+    return address is not None and address.is_loopback
+
+
+def parsed_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The host as an address; None if it is a name. An IPv4 address in IPv6 form is IPv4."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +39,47 @@ class AdminConfig:
 
     enabled: bool = True
     host: str = "127.0.0.1"
-    """Address to listen on; loopback unless told otherwise, since whoever reaches it may do
+    """Address to listen on; loopback by default, since every client that reaches it may do
     everything."""
     port: int = 9644
     """0 takes any free port."""
+    host_names: tuple[str, ...] = ()
+    """Names, besides addresses, that clients may call a listener without token by: a web page
+    reaches a listener under a name of the page's owner (DNS rebinding), and is refused by it."""
     token_file: Path | None = None
-    """A file with a secret of one line; requests must then carry it as a bearer token."""
+    """A file with a secret of one line; requests must then carry it as a bearer token. Without
+    the file, a node whose Kafka clients must authenticate makes a token in its data directory."""
+    connections_max: int = 256
+    """Connections, and requests under way. Beyond it a connection that waits for its next request
+    is closed for a new one; if there is none, new ones may ask for health only."""
+    connections_per_address_max: int = 128
+    """The same for one client's address, so that one machine that leaks them leaves room."""
+    header_timeout_s: float = 10.0
+    """Seconds that a request's header may take, from the connection or its first byte on."""
+    body_timeout_s: float = 30.0
+    """Seconds that a request's body may take: at the largest size, a megabyte per second."""
     body_bytes_max: int = 32 * 1024 * 1024
     """A larger request is refused before it is read."""
+    body_bytes_total_max: int = 128 * 1024 * 1024
+    """Bytes of the bodies of all requests under way; what goes beyond it is refused (503). The
+    bodies of one address take half of it at most, or one body if that is more."""
     metrics_series_max: int = 10_000
     """Groups times shards, and topics, that /metrics shows at most: a scrape must stay short."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise InvalidArgument("admin.port", f"must be 0 to 65,535, not {self.port:,}")
-        if self.body_bytes_max < 1 or self.metrics_series_max < 0:
-            raise InvalidArgument("admin", "limits must be above 0")
+        if self.metrics_series_max < 0:
+            raise InvalidArgument("admin.metrics_series_max", "must not be below 0")
+        for name in _ABOVE_ZERO:
+            if getattr(self, name) <= 0:
+                raise InvalidArgument(f"admin.{name}", "must be above 0")
+
+
+_ABOVE_ZERO = (
+    *("connections_max", "connections_per_address_max", "header_timeout_s", "body_timeout_s"),
+    *("body_bytes_max", "body_bytes_total_max"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +93,14 @@ class SecurityConfig:
     tls_client_ca: Path | None = None
     """PEM file of the authority whose certificates clients must show."""
     sasl_mechanisms: tuple[str, ...] = ()
-    """PLAIN, SCRAM-SHA-256 or both; clients must authenticate if there is any."""
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; clients must authenticate if there is any."""
     allow_insecure: bool = False
     """Listen beyond this machine although there is no TLS, or no authentication."""
 
     def __post_init__(self) -> None:
         for mechanism in self.sasl_mechanisms:
             if mechanism not in _SASL_MECHANISMS:
-                known = " and ".join(_SASL_MECHANISMS)
+                known = ", ".join(_SASL_MECHANISMS)
                 raise InvalidArgument("sasl_mechanisms", f"{mechanism!r} is unknown; use {known}")
         for name in ("tls_key", "tls_client_ca"):
             if getattr(self, name) is not None and self.tls_certificate is None:
@@ -68,8 +109,12 @@ class SecurityConfig:
     @property
     def is_complete(self) -> bool:
         """Whether the Kafka listener can be shown to strangers."""
-        has_identity = bool(self.sasl_mechanisms) or self.tls_client_ca is not None
-        return self.tls_certificate is not None and has_identity
+        return self.tls_certificate is not None and self.identifies_clients
+
+    @property
+    def identifies_clients(self) -> bool:
+        """Whether Kafka clients must say who they are."""
+        return bool(self.sasl_mechanisms) or self.tls_client_ca is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from firnmq.errors import InvalidArgument
 
+SCHEMES = ("file", "s3", "gs", "az", "hdfs")
 _MIB = 1024 * 1024
 
 
@@ -43,7 +44,7 @@ class StoreOptions:
     """For a whole request with its body: a part of 8 MiB at half a megabyte a second."""
 
     retries: int = 3
-    """How often a request that may be repeated is repeated, after 5xx, cuts and time-outs."""
+    """Retries of an idempotent request after 5xx, broken connections and time-outs."""
 
     retry_timeout_ms: int = 30_000
     """No retry begins later than this after the first try. A call to a store that does not answer
@@ -56,8 +57,7 @@ class StoreOptions:
     """Parts of one upload that are sent at once: memory is about this times `part_bytes`."""
 
     def __post_init__(self) -> None:
-        if (self.access_key is None) != (self.secret_key is None):
-            raise InvalidArgument("access_key", "give access_key and secret_key, or neither")
+        self.check_keys()
         if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
             raise InvalidArgument("endpoint", f"{self.endpoint!r} begins with no http(s)://")
         if (self.endpoint or "").startswith("http://") and not self.allow_http:
@@ -69,3 +69,20 @@ class StoreOptions:
             raise InvalidArgument("retries", f"{self.retries} is less than 0")
         if self.part_bytes < 5 * _MIB:
             raise InvalidArgument("part_bytes", f"{self.part_bytes:,} is less than 5 MiB")
+
+    def check_keys(self) -> None:
+        """InvalidArgument if one of the two keys is given without the other."""
+        half = half_of_keys(self.access_key, self.secret_key)
+        if half is not None:
+            raise InvalidArgument(
+                half[0], f"is given without {half[1]}; give access_key and secret_key, or neither"
+            )
+
+
+def half_of_keys(access_key: str | None, secret_key: str | None) -> tuple[str, str] | None:
+    """The names of the key that is given and of the one that is missing; None if both or neither
+    are given."""
+    if (access_key is None) == (secret_key is None):
+        return None
+    names = ("access_key", "secret_key")
+    return names if secret_key is None else names[::-1]

@@ -1,4 +1,4 @@
-"""What a store can be told: a TOML file, then environment variables, read once at start-up."""
+"""A store's configuration: a TOML file, then environment variables, read once at start-up."""
 
 from __future__ import annotations
 
@@ -39,17 +39,33 @@ class StoreConfig:
     """Memory that a compaction may take for keys, at 192 bytes each, for each storage type. With
     more keys in what is new than fit, the shard is gone through several times."""
     state_sync_ms: int = 1_000
-    """Time between syncs of the index log: bounds what is scanned after a power cut."""
+    """Time between syncs of the index log: bounds what is scanned after a power failure."""
+
+    disk_reserve_bytes: int = 96 * 1024 * 1024
+    """Room that is kept on a disk that is nearly full, at most an eighth of the disk. With it a
+    node whose disk is full opens, reads and deletes. 96 MiB: when the databases are opened
+    after a crash, they may write half of that."""
 
     producer_expiration_ms: int = 24 * 60 * 60 * 1000
     """Time after which a shard forgets an idempotent producer that wrote nothing to it and has no
     transaction open there; a batch it sends again later is stored again. A day, as in Kafka."""
+    shard_count_max: int = 100_000
+    """Shards of all topics together; each costs memory and two records of the metadata. A node has
+    a lower default, because a client can ask for any number in one request."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidArgument(field.name, f"must be a whole number above 0, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStoreConfig(StoreConfig):
+    """Settings of the store of a node, which strangers can ask for topics."""
+
+    shard_count_max: int = 20_000
+    """Shards of all topics together; a request for more is refused with POLICY_VIOLATION."""
 
 
 def load_store_config(

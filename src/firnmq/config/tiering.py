@@ -1,4 +1,4 @@
-"""What a node can be told about its object store."""
+"""The configuration of a node's object store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from firnmq.config.object_store import StoreOptions
+from firnmq.config.object_store import SCHEMES, StoreOptions, half_of_keys
 from firnmq.config.sections import Settings
 from firnmq.errors import InvalidArgument
 
@@ -70,8 +70,8 @@ class TieringConfig(StoreOptions):
                 "tiering.cluster",
                 f"{self.cluster!r} is not 1 to 64 letters, digits, dots, dashes, underscores",
             )
-        if self.url is not None and "://" not in self.url:
-            raise InvalidArgument("tiering.url", f"{self.url!r} is not like s3://bucket/prefix")
+        if self.url is not None:
+            _check_url(self.url)
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -79,9 +79,32 @@ class TieringConfig(StoreOptions):
         if self.retry_ms_max < self.retry_ms:
             raise InvalidArgument("tiering.retry_ms_max", "must not be below retry_ms")
 
+    def check_keys(self) -> None:
+        """As for any store; without a URL there is none, and a key is ignored: the secret alone may
+        stand in the environment of every command."""
+        half = half_of_keys(self.access_key, self.secret_key)
+        if self.url is None or half is None:
+            return
+        given, missing = half
+        raise InvalidArgument(
+            f"tiering.{given}",
+            f"is given, but {missing} is not: set FIRN_TIERING_{missing.upper()}, or {missing} in "
+            "[tiering] of the configuration file",
+        )
+
     @property
     def is_on(self) -> bool:
         return self.url is not None
+
+
+def _check_url(url: str) -> None:
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        advice = f"; a directory is {Path(url).as_uri()}" if url.startswith("/") else ""
+        raise InvalidArgument("tiering.url", f"{url!r} is not like s3://bucket/prefix{advice}")
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise InvalidArgument("tiering.url", f"{url!r} is none of {known}")
 
 
 def load_tiering_config(

@@ -1,10 +1,11 @@
-"""What a topic can be told. Each field is also an option, written with dots: `segment.bytes`."""
+"""A topic's configuration. Each field is also an option, written with dots: `segment.bytes`."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any
 
@@ -86,7 +87,8 @@ class TopicConfig:
     storage_type: str = StorageType.SEGMENT.value
     """Engine or registered adapter that keeps the topic."""
     segment_bytes: int = GIB
-    """A segment is sealed before it grows beyond this (one larger batch gets its own segment)."""
+    """A segment is sealed once it would grow beyond this. It takes up to a tenth more until it is
+    sealed; one larger batch gets its own segment."""
     segment_ms: int | None = 7 * 24 * 3600 * 1000
     """A segment is sealed this long after its first append."""
     retention_ms: int | None = None
@@ -107,7 +109,7 @@ class TopicConfig:
     """A segment is sealed, and compacted however little is new, when it is this old."""
     durability: Durability = Durability.FSYNC
     durability_interval_ms: int = 100
-    """Time between syncs with durability=interval: what a power cut may cost."""
+    """Time between syncs with durability=interval: what a power failure may cost."""
     index_key: bool = True
     """Keep the key index, for read_by_key."""
     index_tag: bool = True
@@ -116,8 +118,12 @@ class TopicConfig:
     """Headers whose values are a record's tags; records written with tags use the first."""
     expire_header: str | None = "expire-at"
     """Header that holds a record's expiry in milliseconds, as decimal digits. None: records have
-    no expiry of their own, and nobody looks for one when they are appended."""
+    no expiry of their own, and appends do not look for one."""
     compression_type: CompressionType = CompressionType.NONE
+    check_compressed: bool = True
+    """Decompress batches of clients and judge their records before acknowledging them. Without it
+    a topic that has no index, no compaction and no expiry header takes whatever is in a compressed
+    batch, and a client with a defect can store what no consumer can read."""
     max_record_bytes: int = MIB
     """A larger record is refused."""
     max_batch_bytes: int = 16 * MIB
@@ -184,6 +190,11 @@ class TopicConfig:
                 )
 
     @property
+    def segment_bytes_max(self) -> int:
+        """What a segment of more than one batch never exceeds."""
+        return self.segment_bytes + self.segment_bytes // 10
+
+    @property
     def is_tiered(self) -> bool:
         return self.tiering is Tiering.ON
 
@@ -208,8 +219,14 @@ class TopicConfig:
         for option, value in options.items():
             field = option.replace(".", "_")
             if field not in _PARSERS:
-                known = ", ".join(sorted(map(option_name, _PARSERS)))
-                raise InvalidArgument(option, f"is not a topic option; there are: {known}")
+                known = sorted(map(option_name, _PARSERS))
+                close = get_close_matches(option, known)
+                advice = (
+                    f"did you mean {' or '.join(close)}?"
+                    if close
+                    else f"there are: {', '.join(known)}"
+                )
+                raise InvalidArgument(option, f"is not a topic option; {advice}")
             changes[field] = _parse(option, value, _PARSERS[field])
         return dataclasses.replace(self, **changes)
 
@@ -342,6 +359,7 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "tag_headers": _names,
     "expire_header": _optional_name,
     "compression_type": _one_of(CompressionType),
+    "check_compressed": _flag,
     "max_record_bytes": _number,
     "max_batch_bytes": _number,
     "memory_overflow": _one_of(MemoryOverflow),

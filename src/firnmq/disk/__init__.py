@@ -6,7 +6,7 @@ This package is the only code that opens, writes or syncs data files.
 from firnmq.disk.directory import DirectoryLock, remove_tree, sync_directory
 from firnmq.disk.files import FileCache, FileStatistics
 from firnmq.disk.kv import Family, KeyValueStore
-from firnmq.disk.pool import Guest, IoPool, PoolStatistics, Turn, TurnHandler
+from firnmq.disk.pool import IoPool, Lane, PoolStatistics, Turn, TurnHandler
 from firnmq.disk.ranges import FileRange
 from firnmq.disk.waiting import Notice, Settlement, Ticket, call_blocking, run_blocking
 
@@ -16,9 +16,9 @@ __all__ = [
     "FileCache",
     "FileRange",
     "FileStatistics",
-    "Guest",
     "IoPool",
     "KeyValueStore",
+    "Lane",
     "Notice",
     "PoolStatistics",
     "Settlement",

@@ -1,11 +1,12 @@
 """Data files: an LRU of open descriptors, gathered writes, positional reads, syncs.
 
-Ten thousand shards must not need ten thousand descriptors, so nobody above this module holds one
-for longer than an operation, or than it takes to send a range of the file.
+Ten thousand shards must not need ten thousand descriptors, so no caller holds one for longer
+than an operation, or than it takes to send a range of the file.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -17,12 +18,13 @@ from typing import TypeAlias
 
 from firnmq.disk import gathered
 from firnmq.disk.directory import make_directories, sync_directory
+from firnmq.disk.private import PRIVATE_FILE
 from firnmq.disk.ranges import FileRange, HeldFile
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _WRITE_DURABLY: int = getattr(os, "RWF_DSYNC", 0)
-"""Makes a single write as good as the same write and fdatasync, for the bytes it writes."""
+"""Makes one write durable, as if fdatasync followed it."""
 
 _WITHOUT_WAITING: int = getattr(os, "RWF_NOWAIT", 0)
 """Makes a read fail that the page cache cannot answer."""
@@ -30,7 +32,7 @@ _WITHOUT_WAITING: int = getattr(os, "RWF_NOWAIT", 0)
 IOV_MAX = 1024
 """Buffers one writev takes on Linux; more are split over several calls."""
 
-_OPEN_MODE = 0o640
+_OPEN_MODE = PRIVATE_FILE
 
 BLANK_BYTES_MAX = 256 * 1024
 _BLANK = memoryview(bytes(BLANK_BYTES_MAX))
@@ -56,7 +58,7 @@ class FileCache:
         self._written_bytes = 0
 
     def create(self, path: Path) -> None:
-        """Makes an empty file and its directories, durably. An existing file is left as it is."""
+        """Creates an empty file and its directories, durably. An existing file is unchanged."""
         make_directories(path.parent)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OPEN_MODE))
         sync_directory(path.parent)
@@ -66,12 +68,12 @@ class FileCache:
     ) -> int:
         """Writes all buffers at the position with as few calls as the system allows.
 
-        With `durable` they are on the device when this returns. Write and sync are then one
-        stay outside the interpreter where that is possible: a thread that comes back may have to
-        wait for the interpreter's lock, and so waits once instead of twice.
+        With `durable` they are on the device when this returns. If possible, write and sync are
+        then one call without the interpreter's lock: the thread has to get the lock back once
+        instead of twice.
         """
         file = self._open(path)
-        if not durable and len(buffers) == 1:  # The busiest case, with as few steps as it takes.
+        if not durable and len(buffers) == 1:  # The most frequent case, kept short.
             written = os.pwritev(file.fd, buffers, position)
             if written != len(buffers[0]):
                 rest = memoryview(buffers[0])[written:]
@@ -84,14 +86,15 @@ class FileCache:
             written = _write_all(file.fd, buffers, position)
             if durable:
                 os.fdatasync(file.fd)
+        if durable:
+            self._require_linked(path, file)
         self._written_bytes += written
         self._sync_count += durable
         return written
 
     def write_ahead(self, path: str, position: int, size: int) -> None:
-        """Writes zeros beyond the end, durably, so that a later durable write there changes only
-        the content of blocks that the file has: the file system then has less of its own to
-        write, and the device is waited for fewer times."""
+        """Writes zeros beyond the end, durably. A later durable write there changes only allocated
+        blocks: the file system then writes less metadata and waits for the device fewer times."""
         file = self._open(path)
         self._written_bytes += _write_all(file.fd, (_BLANK[:size],), position, _WRITE_DURABLY)
         if not _WRITE_DURABLY:
@@ -104,7 +107,7 @@ class FileCache:
         data = os.pread(file.fd, size, position)
         if len(data) == size or not data:
             return data
-        parts = [data]  # A short read in mid-file is legal; go on until the end.
+        parts = [data]  # A short read before the end of the file is legal: continue.
         got = len(data)
         while got < size and (data := os.pread(file.fd, size - got, position + got)):
             parts.append(data)
@@ -112,7 +115,7 @@ class FileCache:
         return b"".join(parts)
 
     def read_nowait(self, path: str, position: int, size: int) -> bytearray | None:
-        """All `size` bytes from the position, or None if that would mean waiting for the device."""
+        """All `size` bytes from the position, or None if they are not in the page cache."""
         if not _WITHOUT_WAITING:
             return None
         file = self._open(path)
@@ -124,7 +127,7 @@ class FileCache:
         return data if got == size else None
 
     def range_at(self, path: str, position: int, size: int) -> FileRange:
-        """A part of the file to be sent as it is; it stays open for as long as that takes."""
+        """A range of the file to be sent unread; it keeps the file open."""
         file = self._open(path)
         return FileRange(fd=file.fd, position=position, size_bytes=size, held=file)
 
@@ -132,10 +135,11 @@ class FileCache:
         """Makes what was written to the file durable."""
         file = self._open(path)
         os.fdatasync(file.fd)
+        self._require_linked(path, file)
         self._sync_count += 1
 
     def truncate(self, path: str, length: int, *, durable: bool = True) -> None:
-        """Cuts the file, durably unless the next sync will do."""
+        """Truncates the file, durably unless the next sync suffices."""
         file = self._open(path)
         os.ftruncate(file.fd, length)
         if durable:
@@ -150,16 +154,29 @@ class FileCache:
             return None
 
     def remove(self, path: str) -> None:
-        """Removes the file durably; one that is not there is no error."""
-        self.forget(path)
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-            sync_directory(Path(path).parent)
+        """Removes the file durably; a missing file is no error.
+
+        The descriptor is closed after the name is removed: in the other order a reader could reopen
+        the file in between, and the unlinked file would keep its blocks.
+        """
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+                sync_directory(Path(path).parent)
+        finally:
+            self.forget(path)
 
     def forget(self, path: str) -> None:
-        """Closes the file's descriptor without syncing; whoever is using it can finish first."""
+        """Closes the file's descriptor without syncing; operations in progress finish first."""
         with self._lock:
             self._files.pop(path, None)
+
+    def _require_linked(self, path: str, file: HeldFile) -> None:
+        """FileNotFoundError if the file was removed while it was open: its bytes are durable until
+        the descriptor is closed, and no longer."""
+        if os.fstat(file.fd).st_nlink == 0:
+            self.forget(path)
+            raise FileNotFoundError(errno.ENOENT, "the file was removed while in use", path)
 
     def statistics(self) -> FileStatistics:
         return FileStatistics(
@@ -170,16 +187,15 @@ class FileCache:
         )
 
     def close(self) -> None:
-        """Closes every descriptor; whoever is using one can finish first."""
+        """Closes every descriptor; operations in progress finish first."""
         with self._lock:
             self._files.clear()
 
     def _open(self, path: str) -> HeldFile:
-        """The file, opened if need be. It stays open for as long as the caller refers to it.
+        """The file, opened if necessary. It stays open for as long as the caller refers to it.
 
-        The least recently used one is let go. Unsynced bytes stay in the page cache, and Linux
-        reports a write-back error that nobody has seen yet to whoever syncs the file after
-        opening it again.
+        The least recently used file is closed. Unsynced bytes stay in the page cache, and Linux
+        reports an earlier write-back error at the first sync after the file is opened again.
         """
         with self._lock:
             file = self._files.get(path)
@@ -194,7 +210,7 @@ class FileCache:
 
 
 def is_blank(data: Buffer) -> bool:
-    """Whether there is nothing in it: blocks that were written ahead, or never written."""
+    """Whether all bytes are zero: preallocated blocks, or blocks that were never written."""
     return not bytes(data).strip(b"\0")
 
 

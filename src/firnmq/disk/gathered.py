@@ -2,12 +2,11 @@
 # mypy: disable-error-code="untyped-decorator, no-any-return, name-defined, valid-type"
 """A large durable write that keeps the device busy from its first part on.
 
-A plain write copies everything into the page cache and only the sync after it lets the device
-begin. Here the device begins with each part while the next one is copied, and the sync at the end
-waits for what is left. All of it is one stay outside the interpreter: a thread that comes back may
-have to wait for the interpreter's lock.
+With a plain write the device starts only at the sync, after everything is in the page cache. Here
+the device starts with each part while the next one is copied, and the sync at the end waits for the
+rest. All of it runs without the interpreter's lock, which the thread has to get back only once.
 
-This file is Cython in pure-Python mode. Interpreted, it says that it cannot do this.
+This file is Cython in pure-Python mode. The interpreted form only says that it is unavailable.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if cython.compiled:
 
 IS_COMPILED: bool = cython.compiled
 PART_BYTES = 512 * 1024
-"""What the device is given at once: enough to be worth a request of its own."""
+"""Bytes per request to the device: large enough to be efficient."""
 
 _PART_BYTES = cython.declare(cython.longlong, PART_BYTES)
 _PAGE_MASK = cython.declare(cython.longlong, -os.sysconf("SC_PAGE_SIZE"))
@@ -41,7 +40,7 @@ def write_durably(
 ) -> int:
     """Writes all buffers at the position; they are on the device when this returns.
 
-    Returns how many bytes they were. An error leaves it open how much was written.
+    Returns the number of bytes. After an error it is unknown how much was written.
     """
     if not cython.compiled:
         raise NotImplementedError("needs the compiled form; see IS_COMPILED")
@@ -93,21 +92,21 @@ def _write_parts(
     first: cython.int = 0
     taken: cython.int
     part: cython.longlong
-    cut: cython.size_t
+    excess: cython.size_t
     written: cython.longlong
     while position < end:
-        # As many pieces as make up a part; the last of them is cut to it for now.
+        # As many pieces as fit a part; the last of them is shortened to it for now.
         part = 0
         taken = first
-        cut = 0
+        excess = 0
         while taken < count and part < _PART_BYTES and taken - first < _PIECES_MAX:
             part += pieces[taken].iov_len
             taken += 1
         if part > _PART_BYTES:
-            cut = part - _PART_BYTES
-            pieces[taken - 1].iov_len -= cut
+            excess = part - _PART_BYTES
+            pieces[taken - 1].iov_len -= excess
         written = pwritev(descriptor, cython.address(pieces[first]), taken - first, position)
-        pieces[taken - 1].iov_len += cut
+        pieces[taken - 1].iov_len += excess
         if written < 0:
             if errno == EINTR:
                 continue

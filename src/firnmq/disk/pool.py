@@ -1,12 +1,12 @@
 """The I/O pool: a fixed number of threads, each serving its own shards in order.
 
 A shard's number picks its worker, so requests of one shard never overtake each other and no lock
-is held while waiting for the disk. A worker blocks for the first request, takes whatever else has
-arrived up to a limit, and gives all of it to its handler as one turn: that is what makes one
-sync serve hundreds of requests.
+is held while waiting for the disk. A worker blocks for the first request, takes all other queued
+requests up to a limit, and passes them to its handler as one turn: group commit, in which one sync
+serves hundreds of requests.
 
-Where a worker has nothing to do and the work is quick, an event loop may take the worker's turn
-itself: two changes of thread cost more than a small write into the page cache.
+If a worker is idle and a turn needs no sync, an event loop may run the turn inline: two thread
+switches cost more than a small write into the page cache.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from firnmq.eventlog import EventLogger
 
 _log = EventLogger("disk")
 
-_GUEST_TURN_S = 0.001
-"""When to look again for the end of a turn that somebody else is taking."""
-_GUEST_SLOW_S = 0.02
-_GUEST_PAUSE_S = 1.0
-"""After a turn by an event loop that took so long, its worker takes the turns for so long: the
-system has begun to make writers wait for the device."""
+_INLINE_TURN_S = 0.001
+"""How often a worker checks for the end of an inline turn."""
+_INLINE_SLOW_S = 0.02
+_INLINE_PAUSE_S = 1.0
+"""After an inline turn that took this long, the worker runs all turns for a while: the kernel has
+begun to block writers for the device."""
 
 
 class Request(Protocol):
-    """What the pool needs to know of a request."""
+    """The fields of a request that the pool needs."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -42,12 +42,19 @@ class Request(Protocol):
     @property
     def ticket(self) -> Ticket[Any]: ...
 
+    @property
+    def deadline_s(self) -> float | None:
+        """By `time.monotonic`. A request that is still queued then is refused."""
+
+    def overdue(self) -> FirnError:
+        """The error of a request that was still queued at its deadline."""
+
 
 R = TypeVar("R", bound=Request)
 
 
 class Turn(Generic[R]):
-    """What a worker took from its queue at once, and where the outcomes go."""
+    """The requests that a worker took from its queue together, and where their outcomes go."""
 
     __slots__ = ("requests", "settlement")
 
@@ -59,11 +66,17 @@ class Turn(Generic[R]):
 class TurnHandler(Protocol[R]):
     """Does the work of one worker; only that worker's thread calls it."""
 
+    @property
+    def has_parked(self) -> bool:
+        """Whether requests of earlier turns wait for something. The lane's `resume` is called when
+        they can go on, and then an empty turn may be run."""
+
     def run(self, turn: Turn[R]) -> None:
-        """Handles every request and resolves or fails every ticket of the turn."""
+        """Handles every request, and resolves or fails every ticket of the turn that it does not
+        park: those it takes out of the turn, and puts into the turn in which they go on."""
 
     def tick(self) -> float | None:
-        """Does time-driven work; returns in how many seconds it wants to be called again."""
+        """Does time-driven work; returns the seconds until the next call."""
 
     def close(self) -> None:
         """Called once, after the last turn."""
@@ -74,7 +87,7 @@ class PoolLimits:
     """Bounds of one worker's queue and turn."""
 
     queue_bytes: int = 64 * 1024 * 1024
-    """Callers wait while a worker holds this much, so memory depends on workers, not on load."""
+    """Callers wait while a queue holds this much: memory depends on workers, not on load."""
     queue_requests: int = 20_000
     turn_bytes: int = 4 * 1024 * 1024
     """A turn is written and synced as one, so this bounds how long a request waits for others."""
@@ -90,8 +103,12 @@ class PoolStatistics:
     queued_bytes: int
 
 
-class _Lane(Generic[R]):
-    """One worker's bounded queue. The lock guards every field; the worker is the only taker."""
+class Lane(Generic[R]):
+    """One worker's bounded queue. The lock guards every field; the worker is the only taker.
+
+    A caller reserves capacity first and then submits the request, so that a full queue blocks
+    callers before they submit anything.
+    """
 
     def __init__(self, limits: PoolLimits, handler: TurnHandler[R]) -> None:
         self.limits = limits
@@ -99,98 +116,163 @@ class _Lane(Generic[R]):
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.requests: deque[R] = deque()
-        self.queued_bytes = 0
+        self.held_count = 0
+        self.held_bytes = 0
+        """Bytes that are reserved or queued."""
         self.room_waiters: list[Ticket[None]] = []
         self.worker_waits = False
+        self.gathering_loop: asyncio.AbstractEventLoop | None = None
+        """An event loop that will wake the waiting worker."""
         self.worker_is_busy = True
         """The worker is not in `take`."""
-        self.has_guest = False
-        """Somebody else is taking the worker's turn."""
-        self.no_guest_until = 0.0
+        self.is_inline = False
+        """An event loop runs the worker's turn."""
+        self.inline_after_s = 0.0
+        """No inline turn before this time."""
+        self.is_resumed = False
+        """Parked requests can go on."""
         self.closed = False
         self.turn_count = 0
         self.request_count = 0
 
-    def put_or_wait_for_room(self, request: R) -> Ticket[None] | None:
-        """None when the request is queued, else a ticket to wait for before trying again."""
-        with self.changed:
-            if self._put(request):
-                return None
-            ticket: Ticket[None] = Ticket()
-            self.room_waiters.append(ticket)
-            return ticket
+    def reserve(self, size_bytes: int) -> bool:
+        """Reserves capacity for a request, which must then be submitted; False if the queue is
+        full. Raises Closed once the pool is closed."""
+        limits = self.limits
+        with self.lock:
+            if self.closed:
+                raise Closed("the I/O pool is closed")
+            is_full = (
+                self.held_count >= limits.queue_requests
+                or self.held_bytes + size_bytes > limits.queue_bytes
+            )
+            if is_full and self.held_count:  # A request larger than the queue enters an empty one.
+                return False
+            self.held_count += 1
+            self.held_bytes += size_bytes
+            return True
 
-    def put_all(self, requests: Sequence[R]) -> None:
-        """Queues requests whatever the limits say; the caller has asked `has_room` before."""
+    def reserve_or_wait(self, size_bytes: int) -> Ticket[None] | None:
+        """None if capacity was reserved, otherwise a ticket to await before the next attempt."""
+        if self.reserve(size_bytes):
+            return None
+        ticket: Ticket[None] = Ticket()
+        with self.lock:
+            self.room_waiters.append(ticket)
+            # The worker may have freed capacity just before; then no other event would wake us.
+        if self.reserve(size_bytes):
+            with self.lock:
+                if ticket in self.room_waiters:
+                    self.room_waiters.remove(ticket)
+            return None
+        return ticket
+
+    def queue(
+        self, requests: Sequence[R], gather_in: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Queues requests with reserved capacity. Raises Closed once the pool is closed.
+
+        Given the running event loop, the worker is woken after the callbacks that are ready now:
+        what they queue shares the turn and its sync.
+        """
         with self.lock:
             if self.closed:
                 raise Closed("the I/O pool is closed")
             self.requests.extend(requests)
-            self.queued_bytes += sum(request.size_bytes for request in requests)
+            if gather_in is None or self.gathering_loop not in (None, gather_in):
+                self._wake_worker()
+            elif self.worker_waits and self.gathering_loop is None:
+                self.gathering_loop = gather_in
+                gather_in.call_soon(self._end_gathering)
+
+    def _end_gathering(self) -> None:
+        with self.lock:
             self._wake_worker()
 
-    @property
-    def has_room(self) -> bool:
-        limits = self.limits
-        return len(self.requests) < limits.queue_requests and self.queued_bytes < limits.queue_bytes
-
-    def run_here(self, requests: list[R], loop: asyncio.AbstractEventLoop) -> bool:
-        """Takes a turn in place of an idle worker; False if it is not idle."""
+    def resume(self) -> None:
+        """Has the worker run a turn for parked requests, before those that are queued."""
         with self.lock:
-            if self.requests or self.worker_is_busy or self.has_guest or self.closed:
+            self.is_resumed = True
+            self._wake_worker()
+
+    def withdraw(self, request: R) -> bool:
+        """Removes a request from the queue; False if it is no longer queued."""
+        with self.lock:
+            if request not in self.requests:
+                return False
+            self.requests.remove(request)
+            self._free((request,))
+            woken = self._room_was_made()
+        woken.deliver()
+        return True
+
+    def run_inline(self, requests: list[R], loop: asyncio.AbstractEventLoop) -> bool:
+        """Runs a turn in place of an idle worker; False if it is not idle."""
+        with self.lock:
+            if self.requests or self.worker_is_busy or self.is_inline or self.closed:
+                return False
+            if self.is_resumed:  # Parked requests come first.
                 return False
             began = time.monotonic()
-            if began < self.no_guest_until:
+            if began < self.inline_after_s:
                 return False
-            self.has_guest = True
+            self.is_inline = True
             self.turn_count += 1
             self.request_count += len(requests)
+            self._free(requests)
         try:
             _run(self.handler, requests).deliver_from(loop)
         finally:
             ended = time.monotonic()
             with self.lock:
-                if ended - began > _GUEST_SLOW_S:
-                    self.no_guest_until = ended + _GUEST_PAUSE_S
-                self.has_guest = False
-                if self.requests or self.closed:
+                if ended - began > _INLINE_SLOW_S:
+                    self.inline_after_s = ended + _INLINE_PAUSE_S
+                self.is_inline = False
+                if self.requests or self.is_resumed or self.closed:
                     self._wake_worker()
         return True
 
+    def may_append_inline(self) -> bool:
+        """Whether an event loop may append without a turn: all requests of the calling thread are
+        done. The caller holds the lock that keeps the worker from the same shard.
+
+        The lane's lock is not taken. A worker sets its busy flag before it takes from the queue, so
+        a check in the other order sees one of the two.
+        """
+        if self.requests or self.worker_is_busy or self.is_inline or self.closed:
+            return False
+        return not self.inline_after_s or time.monotonic() >= self.inline_after_s
+
+    def appended_inline(self, size_bytes: int, seconds: float) -> None:
+        """Releases the capacity of a request that was appended without a turn."""
+        with self.lock:
+            self.held_count -= 1
+            self.held_bytes -= size_bytes
+            self.turn_count += 1
+            self.request_count += 1
+            if seconds > _INLINE_SLOW_S:
+                self.inline_after_s = time.monotonic() + _INLINE_PAUSE_S
+
     def _wake_worker(self) -> None:
+        self.gathering_loop = None
         if self.worker_waits:
             self.worker_waits = False
             self.changed.notify()
 
-    def _put(self, request: R) -> bool:
-        if self.closed:
-            raise Closed("the I/O pool is closed")
-        limits = self.limits
-        full = (
-            len(self.requests) >= limits.queue_requests
-            or self.queued_bytes + request.size_bytes > limits.queue_bytes
-        )
-        if full and self.requests:  # A request larger than the queue may enter an empty one.
-            return False
-        self.requests.append(request)
-        self.queued_bytes += request.size_bytes
-        self._wake_worker()
-        return True
-
     def take(self, deadline: float | None) -> list[R] | None:
-        """Blocks for the first request; [] when the deadline passed, None when closed and empty."""
-        settlement = Settlement()
+        """Blocks for the first request; [] when the deadline passed or parked requests can go on,
+        None when closed and empty."""
         with self.changed:
             self.worker_is_busy = False
-            while self.has_guest or not self.requests:
-                if self.closed and not self.has_guest:
+            while self.is_inline or not (self.requests or self.is_resumed):
+                if self.closed and not self.is_inline and not self.handler.has_parked:
                     return None
                 timeout = None if deadline is None else deadline - time.monotonic()
                 if timeout is not None and timeout <= 0:
-                    if not self.has_guest:
+                    if not self.is_inline:
                         self.worker_is_busy = True
                         return []
-                    timeout = _GUEST_TURN_S
+                    timeout = _INLINE_TURN_S
                 self.worker_waits = True
                 self.changed.wait(timeout)
                 self.worker_waits = False
@@ -198,11 +280,17 @@ class _Lane(Generic[R]):
             taken = self._drain()
             self.turn_count += 1
             self.request_count += len(taken)
-            for ticket in self.room_waiters:
-                settlement.resolve(ticket, None)
-            self.room_waiters = []
+            settlement = self._room_was_made()
+        taken = _in_time(taken, settlement)
         settlement.deliver()
         return taken
+
+    def _room_was_made(self) -> Settlement:
+        woken = Settlement()
+        for ticket in self.room_waiters:
+            woken.resolve(ticket, None)
+        self.room_waiters = []
+        return woken
 
     def _drain(self) -> list[R]:
         limits = self.limits
@@ -215,8 +303,13 @@ class _Lane(Generic[R]):
                 break
             taken_bytes += size
             taken.append(requests.popleft())
-        self.queued_bytes -= taken_bytes
+        self.held_count -= len(taken)
+        self.held_bytes -= taken_bytes
         return taken
+
+    def _free(self, requests: Sequence[R]) -> None:
+        self.held_count -= len(requests)
+        self.held_bytes -= sum(request.size_bytes for request in requests)
 
     def close(self) -> None:
         with self.changed:
@@ -224,34 +317,21 @@ class _Lane(Generic[R]):
             self.changed.notify_all()
 
 
-class Guest:
-    """Leave to do a shard's quickest work without a turn.
-
-    Whoever does it holds what keeps the worker from the same shard meanwhile.
-    """
-
-    __slots__ = ("_lane",)
-
-    def __init__(self, lane: _Lane[Any]) -> None:
-        self._lane = lane
-
-    def may_work(self) -> bool:
-        """Whether everything that the calling thread has queued is done, and quick work is quick.
-
-        The lane's lock is not taken. A worker says that it is busy before it takes from the queue,
-        so looking in the other order sees one or the other.
-        """
-        lane = self._lane
-        if lane.requests or lane.worker_is_busy or lane.has_guest or lane.closed:
-            return False
-        return not lane.no_guest_until or time.monotonic() >= lane.no_guest_until
-
-    def worked(self, seconds: float) -> None:
-        lane = self._lane
-        lane.turn_count += 1
-        lane.request_count += 1
-        if seconds > _GUEST_SLOW_S:
-            lane.no_guest_until = time.monotonic() + _GUEST_PAUSE_S
+def _in_time(requests: list[R], settlement: Settlement) -> list[R]:
+    """Requests whose deadline has not passed; the others are refused before any work."""
+    now_s = time.monotonic()
+    for request in requests:
+        if request.deadline_s is not None and request.deadline_s <= now_s:
+            break
+    else:
+        return requests
+    kept = []
+    for request in requests:
+        if request.deadline_s is not None and request.deadline_s <= now_s:
+            settlement.fail(request.ticket, request.overdue())
+        else:
+            kept.append(request)
+    return kept
 
 
 class IoPool(Generic[R]):
@@ -266,7 +346,7 @@ class IoPool(Generic[R]):
         name: str = "firn-io",
     ) -> None:
         limits = limits or PoolLimits()
-        self._lanes: list[_Lane[R]] = [_Lane(limits, handler(i)) for i in range(worker_count)]
+        self._lanes: list[Lane[R]] = [Lane(limits, handler(i)) for i in range(worker_count)]
         self._threads = [
             threading.Thread(target=self._work, args=(lane,), name=f"{name}-{i}", daemon=True)
             for i, lane in enumerate(self._lanes)
@@ -274,36 +354,39 @@ class IoPool(Generic[R]):
         for thread in self._threads:
             thread.start()
 
-    async def put(self, shard_uid: int, request: R) -> None:
-        """Queues the request, waiting for room: that wait is the back-pressure."""
-        lane = self._lanes[shard_uid % len(self._lanes)]
-        while (room := lane.put_or_wait_for_room(request)) is not None:
-            await room
+    def lane(self, shard_uid: int) -> Lane[R]:
+        """The queue of the shard's worker."""
+        return self._lanes[shard_uid % len(self._lanes)]
 
-    def has_room(self, shard_uid: int) -> bool:
-        """Whether the shard's worker takes more now."""
-        return self._lanes[shard_uid % len(self._lanes)].has_room
+    async def wait_for_room(self, shard_uid: int, request: R) -> None:
+        """Waits until capacity for a request is reserved: this wait is the back-pressure."""
+        lane = self.lane(shard_uid)
+        while (room := lane.reserve_or_wait(request.size_bytes)) is not None:
+            try:
+                await room.within(request.deadline_s)
+            except TimeoutError:
+                raise request.overdue() from None
 
-    def guest(self, shard_uid: int) -> Guest:
-        """For one who does a shard's quickest work by himself."""
-        return Guest(self._lanes[shard_uid % len(self._lanes)])
-
-    def hand_over(
-        self, requests: Sequence[tuple[int, R]], quick_in: asyncio.AbstractEventLoop | None
+    def submit(
+        self,
+        requests: Sequence[tuple[int, R]],
+        inline_in: asyncio.AbstractEventLoop | None = None,
+        gather_in: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Queues requests, each with its shard's number, without waiting for room.
+        """Queues requests with reserved capacity, each with its shard's number.
 
-        Given the running event loop, they are so quick that it takes the turns of idle workers.
+        `inline_in` is the running event loop if it may run the turns of idle workers, because the
+        requests need no sync; `gather_in` if its ready callbacks may share a turn (`Lane.queue`).
         """
         lanes = self._lanes
-        by_lane: dict[_Lane[R], list[R]] = {}
+        by_lane: dict[Lane[R], list[R]] = {}
         for shard_uid, request in requests:
             by_lane.setdefault(lanes[shard_uid % len(lanes)], []).append(request)
         for lane, group in by_lane.items():
-            if quick_in is not None and lane.run_here(group, quick_in):
+            if inline_in is not None and lane.run_inline(group, inline_in):
                 continue
             try:
-                lane.put_all(group)
+                lane.queue(group, gather_in)
             except Closed as refusal:
                 settlement = Settlement()
                 for request in group:
@@ -312,12 +395,12 @@ class IoPool(Generic[R]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is work under way or waiting. No lock is taken: it may have just ended."""
-        return any(lane.requests or lane.worker_is_busy or lane.has_guest for lane in self._lanes)
+        """Whether a turn is running or requests are queued. Takes no lock."""
+        return any(lane.requests or lane.worker_is_busy or lane.is_inline for lane in self._lanes)
 
     @property
     def turn_count(self) -> int:
-        """Turns so far, in whatever thread. No lock is taken."""
+        """Turns so far, in all threads. Takes no lock."""
         return sum(lane.turn_count for lane in self._lanes)
 
     def statistics(self) -> PoolStatistics:
@@ -327,7 +410,7 @@ class IoPool(Generic[R]):
             turn_count=self.turn_count,
             request_count=sum(lane.request_count for lane in lanes),
             queued_requests=sum(len(lane.requests) for lane in lanes),
-            queued_bytes=sum(lane.queued_bytes for lane in lanes),
+            queued_bytes=sum(lane.held_bytes for lane in lanes),
         )
 
     def close(self) -> None:
@@ -338,11 +421,12 @@ class IoPool(Generic[R]):
             thread.join()
 
     @staticmethod
-    def _work(lane: _Lane[R]) -> None:
+    def _work(lane: Lane[R]) -> None:
         handler = lane.handler
         deadline: float | None = None
         while (requests := lane.take(deadline)) is not None:
-            if requests:
+            if requests or lane.is_resumed:
+                lane.is_resumed = False
                 _run(handler, requests).deliver()
             del requests  # An idle worker does not keep the bytes of its last turn.
             try:

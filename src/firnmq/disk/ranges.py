@@ -1,7 +1,7 @@
-"""Parts of files that are sent as they are: who keeps them open, and whether they are in memory.
+"""Ranges of files that are sent unread: their lifetime, and whether they are in the page cache.
 
-A range keeps its file open, so it outlives the file's place in the cache of open files and even
-its name: what was promised to a client can be sent although retention has removed the segment.
+A range keeps its file open, so it outlives the file's entry in the cache of open files and even its
+name: a range can still be sent to a client after retention has removed the segment.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any, Self
 _CACHESTAT = 451
 """The system call's number, the same on every architecture; since Linux 6.5."""
 _ATTEMPTS = 3
-"""A page that the kernel is moving to another place in memory is not counted for that moment."""
+"""A page that the kernel is migrating is not counted at that moment."""
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 MAPPINGS_MAX = 256
-"""Mappings that there are at the same time. Each has a descriptor, and slow clients keep theirs."""
+"""Concurrent mappings. Each holds a descriptor, and slow clients hold theirs for long."""
 _KEPT_MAX = 64
-"""Files whose mapping is kept for the next range; the others' go with their last view."""
+"""Files whose mapping is cached for the next range; others are unmapped with their last view."""
 
 
 class _Mapping(mmap.mmap):
-    """Counts those that there are. The interpreter's lock guards the number."""
+    """A mapping that counts the existing ones. The interpreter's lock guards the count."""
 
     count = 0
     is_made = False
-    """One that the system refused is destroyed as well, but was never counted."""
+    """A mapping that the system refused is destroyed too, but was never counted."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         mapping = super().__new__(cls, *args, **options)
@@ -52,7 +52,7 @@ def mappings_left() -> int:
 
 
 class HeldFile:
-    """A descriptor that is closed when nobody refers to it any more."""
+    """A descriptor that is closed with the last reference to it."""
 
     __slots__ = ("__weakref__", "_mapping", "fd")
 
@@ -62,8 +62,8 @@ class HeldFile:
         self._mapping: _Mapping | None = None
 
     def mapped(self, end: int) -> _Mapping:
-        """The file as memory, at least up to `end`: the mapping that is there if it is long enough,
-        else one of all that the file has now. Called in the event loop's thread."""
+        """The file as memory, at least up to `end`: the existing mapping if it is long enough,
+        otherwise a new one of the whole file. Called in the event loop's thread."""
         mapping = self._mapping
         if mapping is None or len(mapping) < end:
             size = os.fstat(self.fd).st_size
@@ -76,7 +76,7 @@ class HeldFile:
         return mapping
 
     def forget_mapping(self) -> None:
-        """It goes when nobody has a view of it any more."""
+        """The mapping is removed with the last view of it."""
         self._mapping = None
 
     def __del__(self) -> None:
@@ -85,30 +85,30 @@ class HeldFile:
 
 @dataclass(slots=True, kw_only=True)
 class FileRange:
-    """Bytes of an open file that stand in a frame without having been read.
+    """Bytes of an open file that are part of a frame without having been read.
 
-    Nobody changes one; it is not frozen since that makes it four times as dear to make, and every
-    fetch makes some.
+    Never changed after construction. It is not frozen because a frozen one takes four times as long
+    to construct, and every fetch constructs some.
     """
 
     fd: int
     position: int
     size_bytes: int
     held: HeldFile | None = None
-    """What keeps the descriptor open, if not whoever made the range."""
+    """Keeps the descriptor open; None if the caller does."""
 
     def __len__(self) -> int:
         return self.size_bytes
 
     def mapped(self) -> memoryview:
-        """The bytes as memory, for a system call alone: if the file is cut, looking at them kills
-        the process. They stay there, and the file open, for as long as the view does."""
+        """The bytes as memory, for system calls only: if the file is truncated, an access from
+        Python kills the process. The view keeps the mapping and the file open."""
         end = self.position + self.size_bytes
         mapping = _mapping_of(self.fd, end) if self.held is None else self.held.mapped(end)
         return memoryview(mapping)[self.position : end]
 
     def is_cached(self) -> bool:
-        """Whether all its bytes are known to be in memory, so that sending needs no disk."""
+        """Whether all its bytes are in the page cache, so that sending needs no disk."""
         return is_cached(self.fd, self.position, self.size_bytes)
 
     def modified_ns(self) -> int:
@@ -154,7 +154,7 @@ _syscall = ctypes.PyDLL(None).syscall if sys.platform == "linux" else None
 
 
 def is_cached(fd: int, position: int, size_bytes: int) -> bool:
-    """Whether the bytes are in the page cache; False also where the system cannot tell."""
+    """Whether the bytes are in the page cache; False also if the system cannot tell."""
     if _syscall is None:
         return False
     counted = _Counted()

@@ -3,18 +3,19 @@
 Everything above the pool is written once, as coroutines that await only a Ticket or
 `call_blocking`. Under asyncio they run as usual. `run_blocking` drives the same coroutine in the
 calling thread: a Ticket then parks that thread on a lock and `call_blocking` calls the function
-right there, so a synchronous caller pays for no event loop and no second thread.
+directly, so a synchronous caller needs no event loop and no second thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
-from firnmq.disk.waking import call_from_worker, prepare_waker
+from firnmq.disk.loop_calls import call_from_worker, prepare_waker
 from firnmq.errors import TimedOut
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ def is_blocking() -> bool:
 class Ticket(Generic[T]):
     """A result that a pool worker will provide. Owned by the caller who made it."""
 
-    __slots__ = ("_error", "_future", "_loop", "_parked", "_value")
+    __slots__ = ("_error", "_future", "_loop", "_overdue", "_parked", "_value")
 
     def __init__(self) -> None:
         self._value: T | None = None
@@ -43,6 +44,8 @@ class Ticket(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._future: asyncio.Future[T] | None = None
         self._parked: threading.Lock | None = None
+        self._overdue: dict[Ticket[Any], Any] | None = None
+        """The deadline sweep's table that holds the ticket until it is complete."""
         if _mode.blocking:
             self._parked = threading.Lock()
             self._parked.acquire()
@@ -61,6 +64,40 @@ class Ticket(Generic[T]):
             raise self._error
         return self._value  # type: ignore[return-value]
 
+    async def within(self, deadline_s: float | None) -> T:
+        """The result; TimeoutError if it is not there by the deadline (`time.monotonic`)."""
+        if deadline_s is None:
+            return await self
+        left_s = max(deadline_s - time.monotonic(), 0.0)
+        if self._parked is not None:
+            try:
+                return self.wait(left_s)
+            except TimedOut as error:
+                raise TimeoutError(str(error)) from None
+        async with asyncio.timeout(left_s):
+            return await self
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop on which the ticket completes; None if a thread waits for it."""
+        return self._loop
+
+    def keep_in(self, overdue: dict[Ticket[Any], Any], request: object) -> None:
+        """Registers the ticket in `overdue` until it is complete. On its event loop."""
+        overdue[self] = request
+        self._overdue = overdue
+
+    def expire(self, error: BaseException) -> None:
+        """Completes the ticket with an error, on its event loop; a later outcome is dropped."""
+        self._forget()
+        if self._future is not None and not self._future.done():
+            self._future.set_exception(error)
+
+    def _forget(self) -> None:
+        if self._overdue is not None:
+            self._overdue.pop(self, None)
+            self._overdue = None
+
     def __await__(self) -> Generator[Any, None, T]:
         if self._future is not None:
             return (yield from self._future.__await__())
@@ -75,9 +112,10 @@ class Ticket(Generic[T]):
             self._settle()
 
     def _settle(self) -> None:
-        """Hands the stored outcome to the future. Runs on the ticket's event loop."""
+        """Completes the future with the stored outcome. Runs on the ticket's event loop."""
         assert self._future is not None
-        if self._future.done():  # The waiter was cancelled.
+        self._forget()
+        if self._future.done():  # The waiter was cancelled, or the deadline has passed.
             return
         if self._error is not None:
             self._future.set_exception(self._error)
@@ -86,12 +124,12 @@ class Ticket(Generic[T]):
 
 
 class Notice(Ticket[T]):
-    """A ticket that nobody awaits: on the event loop, `settled` is called with its outcome.
+    """A ticket with a callback: `settled` is called once with the outcome, on the event loop.
 
-    It saves a future and a task for each request where there are tens of thousands a second.
+    It saves a future and a task per request, of which there are tens of thousands a second.
     """
 
-    __slots__ = ()
+    __slots__ = ("is_settled",)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._value = None
@@ -99,16 +137,33 @@ class Notice(Ticket[T]):
         self._loop = loop
         self._future = None
         self._parked = None
+        self._overdue = None
+        self.is_settled = False
 
     def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
         return self._loop is loop
 
     def settled(self, value: T | None, error: BaseException | None) -> None:
-        """What to do with the outcome, of which one is None."""
+        """Handles the outcome; either `value` or `error` is None."""
         raise NotImplementedError
 
+    def settle_with(self, value: T) -> None:
+        """Completes the ticket at once. On its event loop."""
+        self.is_settled = True
+        self.settled(value, None)
+
+    def expire(self, error: BaseException) -> None:
+        self._forget()
+        if not self.is_settled:
+            self.is_settled = True
+            self.settled(None, error)
+
     def _settle(self) -> None:
-        self.settled(self._value, self._error)
+        if self._overdue is not None:
+            self._forget()
+        if not self.is_settled:  # Otherwise the deadline has passed.
+            self.is_settled = True
+            self.settled(self._value, self._error)
 
 
 class Settlement:
@@ -135,7 +190,7 @@ class Settlement:
             self._by_loop.setdefault(ticket._loop, []).append(ticket)
 
     def deliver(self) -> None:
-        """Wakes everyone gathered so far."""
+        """Wakes the waiters of all outcomes gathered so far."""
         parked, self._parked = self._parked, []
         for ticket in parked:
             assert ticket._parked is not None
@@ -144,8 +199,15 @@ class Settlement:
         for loop, tickets in by_loop.items():
             call_from_worker(loop, _settle_all, tickets)
 
+    def deliver_here(self) -> None:
+        """`deliver` from a coroutine, in either mode."""
+        if _mode.blocking:
+            self.deliver()
+        else:
+            self.deliver_from(asyncio.get_running_loop())
+
     def deliver_from(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The same from within an event loop, whose own tickets need no hop."""
+        """`deliver` from within an event loop, whose own tickets need no hop."""
         tickets = self._by_loop.pop(loop, ())
         self.deliver()
         for ticket in tickets:

@@ -1,6 +1,7 @@
 """Engines: three ways to keep shards, with one meaning."""
 
 from firnmq.engines.api import (
+    Acks,
     AdapterOffsetStrategy,
     Appended,
     CompactionCounts,
@@ -10,20 +11,24 @@ from firnmq.engines.api import (
     ShardStatus,
     StoredPage,
 )
-from firnmq.engines.direct import NOT_TAKEN, BatchWatcher, DirectLog
-from firnmq.engines.shardlog.append import Append
+from firnmq.engines.inline import BatchWatcher, InlineAppends
+from firnmq.engines.keeper import LogKeeper
+from firnmq.engines.open_log import OpenLog
+from firnmq.engines.shardlog.append import Append, check_append
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.state import ShardCatalog, ShardSpec, ShardState
 
 __all__ = [
-    "NOT_TAKEN",
+    "Acks",
     "AdapterOffsetStrategy",
     "Append",
     "Appended",
     "BatchWatcher",
     "CompactionCounts",
-    "DirectLog",
     "Engine",
+    "InlineAppends",
+    "LogKeeper",
+    "OpenLog",
     "Page",
     "RawPage",
     "ShardCatalog",
@@ -32,4 +37,5 @@ __all__ = [
     "ShardStatus",
     "StoredPage",
     "View",
+    "check_append",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from firnmq.config import TopicConfig
@@ -21,8 +21,7 @@ from firnmq.record import Columns, NewRecord, Record, columns_of_records
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from firnmq.engines.direct import DirectLogs
-    from firnmq.engines.shardlog import Append
+    from firnmq.engines.open_log import OpenLog
 
 T = TypeVar("T")
 READ_RECORDS_DEFAULT = 1000
@@ -34,6 +33,17 @@ class AdapterOffsetStrategy(Enum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+class Acks(IntEnum):
+    """What an append is acknowledged after. Every one is as durable as the topic asks."""
+
+    NONE = 0
+    """It is not: the sender does not wait, so the append has no deadline."""
+    LEADER = 1
+    """This node has it."""
+    ALL = -1
+    """Every replica in sync has it: with one replica the same."""
 
 
 class Appended(NamedTuple):
@@ -109,7 +119,7 @@ class StoredPage(NamedTuple):
     """Whole batches as they are to be sent, the first one holding the offset asked for."""
 
     contents: tuple[Buffer | FileRange, ...]
-    """One or more batches in each; ranges only for those who take them."""
+    """One or more batches in each; ranges only for callers that ask for them."""
     next_offset: int
     start_offset: int
     end_offset: int
@@ -177,46 +187,51 @@ class CompactionCounts:
     bytes_out: int = 0
 
 
-class Engine(Protocol):
-    """Keeps shards. Reads block; `append` is awaited. Safe with threads.
+class AppendEngine(Protocol):
+    """Appends to shards and deletes records. What is not awaited blocks."""
 
-    Offsets are contiguous as assigned. A read returns whole records, at least one if there is
-    one, and never a record that was deleted or has expired, nor one whose transaction was aborted
-    or has not ended. Only `read_batches` shows those, to clients that judge by themselves.
-    """
+    async def submit(
+        self, shard: str, batch: Buffer, acks: Acks = ..., deadline_s: float | None = None
+    ) -> Ticket[Appended]:
+        """Appends an encoded batch, in the order of calls: the one entry. It is queued when this
+        returns, and the ticket completes when it is acknowledged.
 
-    def create_shard(self, name: str, config: TopicConfig) -> ShardSpec: ...
+        The batch is stored whole or not at all; a writable buffer is patched in place: hand it
+        over. With a deadline (`time.monotonic`), AppendTimedOut if it is still queued then, and a
+        ticket of an event loop fails with AppendTimedOut if it is not acknowledged then, which
+        means unknown.
+        """
 
-    def create_shards(
-        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
-    ) -> list[ShardSpec]: ...
-
-    def delete_shard(self, name: str) -> None: ...
-
-    def delete_shards(self, names: Sequence[str]) -> None: ...
-
-    def list_shard(self) -> list[ShardSpec]: ...
-
-    def status(self, shard: str) -> ShardStatus: ...
-
-    async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended: ...
-
-    async def append_batches(self, shard: str, batches: Sequence[Buffer]) -> Appended: ...
-
-    async def submit_batches(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]: ...
-
-    @property
-    def direct(self) -> DirectLogs: ...
-
-    def accept_batch(
-        self, shard: str, batch: Buffer, ticket: Ticket[Appended]
-    ) -> Append | None: ...
-
-    def hand_over(self, requests: list[Append]) -> None: ...
+    async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended:
+        """Encodes records and submits them: one batch, stored whole or not at all, whatever fails
+        and also after a restart. LimitExceeded if they do not fit one (`max.batch.bytes`)."""
 
     async def append_marker(
         self, shard: str, producer_id: int, epoch: int, *, is_commit: bool
     ) -> Appended: ...
+
+    def open_log(self, shard: str) -> OpenLog | None:
+        """A shard's log for an event loop, which submits without waiting and watches; None if it
+        has to be opened first."""
+
+    def delete_by_key(self, shard: str, key: bytes) -> int | None: ...
+
+    def delete_by_offset(self, shard: str, offsets: Sequence[int]) -> list[int]: ...
+
+    def delete_records_before(self, shard: str, offset: int) -> int: ...
+
+
+class ReadEngine(Protocol):
+    """Reads shards. Everything blocks.
+
+    A read returns whole records, at least one if there is one, and never a record that was deleted
+    or has expired, nor one whose transaction was aborted or has not ended. Only `read_batches` and
+    `read_stored` show those, to clients that judge by themselves.
+    """
+
+    def list_shard(self) -> list[ShardSpec]: ...
+
+    def status(self, shard: str) -> ShardStatus: ...
 
     def is_open(self, shard: str) -> bool: ...
 
@@ -227,8 +242,6 @@ class Engine(Protocol):
     def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool: ...
 
     def unwatch(self, shard: str, ticket: Ticket[None]) -> None: ...
-
-    def reconfigure(self, shard: str, config: TopicConfig) -> None: ...
 
     def read_by_offset(
         self, shard: str, offset: int, *, max_records: int, max_bytes: int
@@ -248,6 +261,10 @@ class Engine(Protocol):
 
     def read_by_key(self, shard: str, key: bytes, *, hot_only: bool = False) -> Page: ...
 
+    def read_key_history(self, shard: str, key: bytes, start_offset: int, **limits: int) -> Page:
+        """All live records of a key; `limits` are `max_records` and `max_bytes`."""
+        ...
+
     def read_by_tag(
         self, shard: str, tag: bytes, start_offset: int, *, max_records: int, max_bytes: int
     ) -> Page: ...
@@ -261,45 +278,40 @@ class Engine(Protocol):
         committed: bool = True,
     ) -> int: ...
 
+    def newest_record(self, shard: str, *, committed: bool) -> tuple[int, int] | None:
+        """Offset and timestamp of the live record with the highest timestamp, if there is one."""
+
+    def reads_cold(self, shard: str, offset: int) -> bool: ...
+
+    def finds_cold(self, shard: str, timestamp_ms: int) -> bool: ...
+
     def survey(self, shard: str, judge: Callable[[Survey], T]) -> T: ...
 
     def settle(self, shard: str) -> int:
         """Has synced what is shown and not synced yet (durability=os, interval); the end of what is
         durable then."""
 
-    def delete_by_key(self, shard: str, key: bytes) -> int | None: ...
 
-    def delete_by_offset(self, shard: str, offsets: Sequence[int]) -> list[int]: ...
+class UpkeepEngine(Protocol):
+    """Makes, changes and removes shards, and looks after them."""
 
-    def delete_records_before(self, shard: str, offset: int) -> int: ...
+    def create_shard(self, name: str, config: TopicConfig) -> ShardSpec: ...
+
+    def create_shards(
+        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
+    ) -> list[ShardSpec]: ...
+
+    def delete_shard(self, name: str) -> None: ...
+
+    def delete_shards(self, names: Sequence[str]) -> None: ...
+
+    def reconfigure(self, shard: str, config: TopicConfig, revision: int | None = None) -> None: ...
+
+    def check_change(self, shard: str, config: TopicConfig) -> None: ...
 
     def truncate(self, shard: str, offset: int) -> None: ...
 
     def roll(self, shard: str) -> None: ...
-
-    def begin_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta: ...
-
-    def finish_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta: ...
-
-    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool: ...
-
-    def lose_copy(self, shard: str, seq: int, upload_id: str) -> TierCopy | None: ...
-
-    def sealed_source(self, shard: str, seq: int) -> SealedSource: ...
-
-    def drop_local(self, shard: str, seq: int) -> None: ...
-
-    def dead_copies(self) -> list[tuple[str, SegmentMeta]]: ...
-
-    def forget_copy(self, shard: str, seq: int) -> None: ...
-
-    def reads_cold(self, shard: str, offset: int) -> bool: ...
-
-    def finds_cold(self, shard: str, timestamp_ms: int) -> bool: ...
-
-    def refuse_tiered(self, refusal: FirnError | None) -> None: ...
-
-    def check_change(self, shard: str, config: TopicConfig) -> None: ...
 
     def housekeep(self, is_stopping: Callable[[], bool] = ...) -> None:
         """One round of upkeep, ended early once it is to stop."""
@@ -307,3 +319,41 @@ class Engine(Protocol):
     def compaction_counts(self) -> CompactionCounts: ...
 
     def close(self) -> None: ...
+
+
+class CopyEngine(Protocol):
+    """What an uploader needs of an engine."""
+
+    def sealed_source(self, shard: str, seq: int) -> SealedSource: ...
+
+    def begin_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta:
+        """The segment before the change, with the unfinished copy that is replaced, if any."""
+        ...
+
+    def finish_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta: ...
+
+
+class TieringEngine(CopyEngine, Protocol):
+    """What a mover needs of an engine."""
+
+    def status(self, shard: str) -> ShardStatus: ...
+
+    def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool: ...
+
+    def lose_copy(self, shard: str, seq: int, upload_id: str) -> TierCopy | None: ...
+
+    def drop_local(self, shard: str, seq: int) -> None: ...
+
+    def shows(self, shard: str, seq: int) -> bool: ...
+
+    def forget_copy(self, shard: str, seq: int) -> None: ...
+
+    def refuse_tiered(self, refusal: FirnError | None) -> None: ...
+
+
+class ShardEngine(AppendEngine, ReadEngine, UpkeepEngine, Protocol):
+    """Keeps shards. Offsets are contiguous as assigned. Safe with threads."""
+
+
+class Engine(ShardEngine, TieringEngine, Protocol):
+    """Everything an engine does. Take the narrowest of its parts that suffices."""

@@ -10,7 +10,8 @@ from firnmq.clock import Clock
 from firnmq.engines.api import CompactionCounts
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.compact import CompactionPass
-from firnmq.errors import FirnError, ShardNotFound
+from firnmq.engines.troubles import ShardTroubles
+from firnmq.errors import Corruption, FirnError, ShardNotFound, StorageFailed
 from firnmq.eventlog import EventLogger
 
 _ROUND_BYTES = 256 * 1024 * 1024
@@ -26,6 +27,7 @@ class Compactor:
         shards: Callable[[], list[str]],
         open_log: Callable[[str], ShardLog],
         recount: Callable[[ShardLog], None],
+        troubles: ShardTroubles,
         clock: Clock,
         *,
         memory_bytes: int,
@@ -34,6 +36,7 @@ class Compactor:
         self._shards = shards
         self._open_log = open_log
         self._recount = recount
+        self._troubles = troubles
         self._clock = clock
         self._memory_bytes = memory_bytes
         self._working = threading.Lock()
@@ -65,7 +68,7 @@ class Compactor:
             self._working.release()
 
     def close(self) -> None:
-        """Gives up what is under way; the next opening of the store begins it anew."""
+        """Gives up what is under way; it starts again after the next opening of the store."""
         with self._working:
             self._waiting = []
             self._end()
@@ -74,7 +77,9 @@ class Compactor:
         try:
             log = self._open_log(shard)
         except ShardNotFound:
-            return  # Deleted meanwhile.
+            return  # Deleted since.
+        except (Corruption, StorageFailed):
+            return  # Reported by the opening.
         except (FirnError, OSError) as error:
             _log.error("compaction_failed", shard=shard, error=str(error))
             return
@@ -90,9 +95,15 @@ class Compactor:
         try:
             with log.upkeep:
                 size = next(self._steps, None)
+        except (Corruption, StorageFailed) as error:
+            self._troubles.upkeep_failed(log.spec.name, error)
+            size = None
         except (FirnError, OSError) as error:
             _log.error("compaction_failed", shard=log.spec.name, error=str(error))
             size = None
+        else:
+            if size is None:
+                self._troubles.compacted(log.spec.name)
         if size is not None:
             return size
         with log.lock:

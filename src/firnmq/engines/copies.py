@@ -1,4 +1,4 @@
-"""A sealed segment on disk while it is written anew: bytes in some layout, indexes in RocksDB.
+"""A sealed segment on disk while it is rewritten: bytes in some layout, indexes in RocksDB.
 
 What a crash leaves of one that never became part of its shard is removed when the shard is opened.
 """
@@ -20,8 +20,8 @@ def drop_strays_of(
     """Removes a shard's rows or index entries in places that none of its segments has.
 
     An interrupted compaction or spill leaves some, at any number: the segment that was written may
-    have been dropped meanwhile, or be known to nobody yet. Unsynced, since the next opening looks
-    again. There is one look per gap between places, and a chain has few.
+    have been dropped since, or may not be in the catalog yet. Unsynced, since the next opening
+    looks again. There is one look per gap between places, and a chain has few.
     """
     for lower, upper in _gaps(shard_uid, metas):
         if kv.items(family, lower, upper, 1):
@@ -54,7 +54,7 @@ class StoredCopy:
         self.sink = RocksIndexEntries(shard_uid, meta.place)
 
     def append(self, batches: list[Buffer]) -> None:
-        """Batches in order, with the index entries that were given to the sink meanwhile."""
+        """Batches in order, with the index entries that the sink got since the last call."""
         rows = Rows()
         if batches:
             self._content.append(batches, self._position, rows, durable=False)

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
 from firnmq.clock import Clock
 from firnmq.config import Durability
-from firnmq.disk import Family, Guest, IoPool, KeyValueStore, Ticket
-from firnmq.engines.api import Appended
+from firnmq.disk import Family, IoPool, KeyValueStore
 from firnmq.engines.copies import StoredCopy, drop_strays_of
+from firnmq.engines.deadlines import Deadlines
+from firnmq.engines.inline import InlineAppends
 from firnmq.engines.segments import Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import Producer, ProducerStates, unpack_aborted
+from firnmq.engines.shardlog.rolling import ParkingBudget
+from firnmq.engines.shardlog.rolling.driver import RollDriver
+from firnmq.engines.shardlog.rolling.steps import unrolled
+from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.tier import ColdMedium, cold_bytes, cold_index
 from firnmq.errors import Corruption
 from firnmq.eventlog import EventLogger
+from firnmq.health import Health
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import (
     aborted_range,
+    checkpoint_key,
     last_offset_of,
     producer_id_of,
     producer_key,
     producer_range,
     shard_range,
 )
+from firnmq.index.writing import SLICE_ENTRIES, write_in_slices
 
 _log = EventLogger("engine")
 
-_QUICK_BYTES_MAX = 2 * 1024 * 1024
+_INLINE_BYTES_MAX = 2 * 1024 * 1024
 """What an event loop writes into the page cache by itself. For a few bytes it takes less time than
 to wake a worker and be woken by it, and for a megabyte less of the processor's."""
+
+
+PARKED_BYTES = 64 * 1024 * 1024
+PARKED_REQUESTS = 20_000
+"""Appends that wait for their logs' next segments, as much as one worker's queue."""
 
 
 class ByteLayout(Protocol):
@@ -58,8 +70,14 @@ class DurableBackend:
         state: ShardState,
         clock: Clock,
         layouts: dict[str, ByteLayout],
+        health: Health,
         cold: ColdMedium | None = None,
+        replication: Replication | None = None,
+        parking: ParkingBudget | None = None,
     ) -> None:
+        self.health = health
+        self.parking = parking or ParkingBudget(PARKED_BYTES, PARKED_REQUESTS)
+        self.replication = replication
         self.cold = cold
         self._kv = kv
         self._layouts = layouts
@@ -85,7 +103,8 @@ class DurableBackend:
         return RocksIndexEntries(spec.uid, segment.meta.place)
 
     def commit(self, logs: list[ShardLog]) -> None:
-        """One write for all rows and entries; one sync if rows must be durable."""
+        """One write for all rows and entries, or slices if there are many; one sync if rows must be
+        durable."""
         must_sync = False
         rows: list[tuple[bytes, bytes]] = []
         entries: list[tuple[bytes, bytes]] = []
@@ -94,7 +113,9 @@ class DurableBackend:
                 rows += log.rows.rows
                 must_sync = must_sync or log.wants_sync
             entries += log.staged_entries()
-        if rows or entries:
+        if len(entries) > SLICE_ENTRIES:
+            write_in_slices(self._kv, rows, entries, _base_offsets(logs))
+        elif rows or entries:
             with self._kv.batch() as batch:
                 batch.put_many(Family.MESSAGES, rows)
                 batch.put_many(Family.INDEX, entries)
@@ -155,31 +176,53 @@ class DurableBackend:
             batch.delete_range(Family.INDEX, *shard_range(spec.uid))
 
 
+def _base_offsets(logs: list[ShardLog]) -> dict[bytes, int]:
+    """Where the active segments begin, by the keys of their checkpoints."""
+    active = [(log.spec.uid, log.tail.segment.meta) for log in logs]
+    return {checkpoint_key(uid, meta.place): meta.base_offset for uid, meta in active}
+
+
 class DurableKeeper:
     """Opens logs with recovery and writes them through the I/O pool; a LogKeeper."""
 
-    def __init__(self, storage_type: str, backend: DurableBackend, pool: IoPool[Append]) -> None:
+    def __init__(
+        self, storage_type: str, backend: DurableBackend, pool: IoPool[Append], rolls: RollDriver
+    ) -> None:
         self.storage_type = storage_type
         self._backend = backend
+        self._parking = backend.parking
         self._pool = pool
+        self._rolls = rolls
+        self._deadlines = Deadlines(self._withdraw)
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
+        if failed is not None:
+            with unrolled(failed):
+                pass  # The metadata must not change any more.
         found = open_log(spec, self._backend, self._backend.state, failed)
+        found.log.parked.resume = self._pool.lane(spec.uid).resume
         if found.cut_bytes:
             _log.warning("tail_cut", shard=spec.name, cut_bytes=found.cut_bytes)
         return found.log
 
-    async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
-        request.log = log
-        request.ticket = Ticket()
-        await self._pool.put(log.spec.uid, request)
-        return request.ticket
+    def reserve(self, log: ShardLog, request: Append) -> bool:
+        if self._parking.is_full and not self._parking.has_room(log.parked):
+            return False
+        return self._pool.lane(log.spec.uid).reserve(request.size_bytes)
 
-    def accepts(self, log: ShardLog, request: Append) -> bool:
-        return self._pool.has_room(log.spec.uid)
+    async def wait_for_room(self, log: ShardLog, request: Append) -> None:
+        while self._parking.is_full and (room := self._parking.room(log.parked)) is not None:
+            try:
+                await room.within(request.deadline_s)
+            except TimeoutError:
+                raise request.overdue() from None
+        await self._pool.wait_for_room(log.spec.uid, request)
 
-    def hand_over(self, requests: list[Append]) -> None:
-        """What is quick is carried out at once if the worker has nothing to do."""
+    def submit(self, requests: list[Append], inline: InlineAppends | None = None) -> None:
+        if inline is not None and len(requests) == 1:
+            (request,) = requests
+            if inline.append(request, self._pool.lane(request.log.spec.uid)):
+                return
         total_bytes = 0
         numbered = []
         logs = set()
@@ -187,17 +230,24 @@ class DurableKeeper:
             total_bytes += request.size_bytes
             numbered.append((request.log.spec.uid, request))
             logs.add(request.log)
-        quick_in = None
-        if total_bytes <= _QUICK_BYTES_MAX and not self._backend.has_failed:
-            for log in logs:
-                if not log.is_quick(total_bytes):
-                    break
-            else:
-                quick_in = asyncio.get_running_loop()
-        self._pool.hand_over(numbered, quick_in)
+            if request.deadline_s is not None:
+                self._deadlines.watch(request)
+        if inline is None:  # Coroutines: those that are ready together share a turn.
+            self._pool.submit(numbered, gather_in=requests[0].ticket.loop)
+            return
+        needs_worker = (
+            total_bytes > _INLINE_BYTES_MAX
+            or self._backend.has_failed
+            or not all(log.may_run_inline() for log in logs)
+        )
+        self._pool.submit(numbered, inline_in=None if needs_worker else inline.loop)
 
-    def guest(self, log: ShardLog) -> Guest | None:
-        return self._pool.guest(log.spec.uid)
+    def _withdraw(self, request: Append) -> bool:
+        lane = self._pool.lane(request.log.spec.uid)
+        return lane.withdraw(request) or request.log.parked.withdraw(request)
+
+    def roll(self, log: ShardLog) -> None:
+        self._rolls.roll(log)
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         truncate_log(log, self._backend, self._backend.state, offset, position)
@@ -223,7 +273,7 @@ class DurableKeeper:
         with log.lock:
             if log.refusal is not None or not log.has_unsynced:
                 return
-            reached, segment = log.published_checkpoint(), log.tail.segment
+            reached, segment = log.tail_checkpoint(), log.tail.segment
             cut_count = log.cut_count
         try:
             segment.bytes.sync()
@@ -232,8 +282,7 @@ class DurableKeeper:
                 is_news = reached.position > log.synced.position
                 if log.refusal is None and is_same and is_news:
                     log.note_synced(reached)
-                    self._backend.commit([log])
-                    log.publish()
+                    log.commit_checkpoint()
         except STORAGE_ERRORS as error:
             with log.lock:
                 if log.refusal is None:

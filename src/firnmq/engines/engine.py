@@ -1,10 +1,15 @@
-"""The engine over shard logs: finds, opens and reopens logs, and runs operations on them."""
+"""The engine over shard logs: finds, opens and reopens logs, and runs operations on them.
+
+Long because every operation on a shard begins here, with finding the log and
+reporting what fails.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack, suppress
 from typing import TypeVar
 
@@ -14,6 +19,7 @@ from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines import tiered
 from firnmq.engines.api import (
+    Acks,
     AdapterOffsetStrategy,
     Appended,
     CompactionCounts,
@@ -24,27 +30,33 @@ from firnmq.engines.api import (
     Survey,
 )
 from firnmq.engines.compactor import Compactor
-from firnmq.engines.direct import DirectLogs
+from firnmq.engines.gate import AppendGate
 from firnmq.engines.keeper import LogKeeper
+from firnmq.engines.open_log import OpenLog
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import (
     Append,
-    LogReader,
     RawReader,
     ShardLog,
-    prepare_batch,
+    TimeReader,
     prepare_records,
+    prepare_request,
 )
 from firnmq.engines.shardlog.append import PreparedBatch
+from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
 from firnmq.engines.shardlog.deletions import delete_key, delete_offsets
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.rolling.steps import is_old, unrolled, wait_for_roll
+from firnmq.engines.shardlog.survey import status_of
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.tier import SealedSource, TierCopy
 from firnmq.engines.transactions import marker_batch
+from firnmq.engines.troubles import ShardTroubles
 from firnmq.errors import (
     Closed,
+    Corruption,
     FirnError,
     InvalidArgument,
     ShardNotFound,
@@ -52,6 +64,7 @@ from firnmq.errors import (
     storage_failure,
 )
 from firnmq.eventlog import EventLogger
+from firnmq.health import Health
 from firnmq.record import NewRecord, parse_header
 
 T = TypeVar("T")
@@ -68,14 +81,17 @@ class LogEngine:
         state: ShardState,
         clock: Clock,
         *,
+        health: Health,
+        gate: AppendGate,
         producer_expiration_ms: int,
         compaction_bytes: int,
+        judges: Executor | None = None,
     ) -> None:
-        """A producer is forgotten once it has stored nothing for `producer_expiration_ms`."""
+        """A producer is forgotten once it has stored nothing for `producer_expiration_ms`.
+        Threads of `judges` judge batches that are too large for an event loop."""
+        self._judges = judges
         self._producer_expiration_ms = producer_expiration_ms
         self._keeper = keeper
-        self.hand_over = keeper.hand_over
-        """Appends what was accepted; the requests' tickets are settled once it is durable."""
         self._state = state
         self._clock = clock
         self._specs = {
@@ -85,14 +101,16 @@ class LogEngine:
         }
         self._logs: dict[str, ShardLog] = {}
         self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
-        self._is_closed = False
-        self.direct = DirectLogs(self._logs, keeper.guest)
+        self.is_closed = False
+        self._gate = gate
+        self._troubles = ShardTroubles(health, self._specs)
         self._tiered_refusal: FirnError | None = None
         """Why nothing is appended to topics with tiering at present."""
         self._compactor = Compactor(
             self._shards_to_compact,
             self._writable_log,
             keeper.recount,
+            self._troubles,
             clock,
             memory_bytes=compaction_bytes,
         )
@@ -139,31 +157,18 @@ class LogEngine:
             log = self._logs.pop(spec.name, None)
             if log is not None:
                 with log.lock:
-                    log.refusal = ShardNotFound(spec.name)
+                    log.refuse(ShardNotFound(spec.name))
+                    wait_for_roll(log)
                 held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
                 held.enter_context(log.lock)
             self._keeper.drop_shard(spec, log)
+            self._troubles.forget(spec.name)
 
     def list_shard(self) -> list[ShardSpec]:
         return list(self._specs.values())
 
     def status(self, shard: str) -> ShardStatus:
-        log = self._log(shard)
-        view = log.view
-        sealed = sum(each.meta.length for each in view.segments if each.meta.is_sealed)
-        return ShardStatus(
-            spec=log.spec,
-            start_offset=view.start_offset,
-            end_offset=view.end_offset,
-            stable_offset=view.stable_offset,
-            length_bytes=sealed + view.active_length,
-            max_timestamp=max(
-                log.tail.builder.max_timestamp,
-                *(each.meta.max_timestamp for each in view.segments),
-            ),
-            segments=tuple(each.meta for each in view.segments),
-            failure=None if log.refusal is None else str(log.refusal),
-        )
+        return status_of(self._log(shard), self._troubles.of(shard))
 
     def is_open(self, shard: str) -> bool:
         """Whether a call on the shard needs no recovery first."""
@@ -178,75 +183,81 @@ class LogEngine:
         """First offset of the earliest transaction that has not ended, or the end."""
         return self._log(shard).view.stable_offset
 
-    def reconfigure(self, shard: str, config: TopicConfig) -> None:
-        """Gives a shard other options, for what is written and judged from now on."""
+    def reconfigure(self, shard: str, config: TopicConfig, revision: int | None = None) -> None:
+        """Gives a shard other options, for what is written and judged from now on.
 
-        spec = dataclasses.replace(self._spec(shard), config=config)
-        if config.expire_header != self._spec(shard).config.expire_header:
-            raise InvalidArgument("expire.header", "is fixed when a topic is made")
-        with self._opening[spec.uid % _LOCK_STRIPES]:
-            self._state.reconfigure(spec)
+        `revision` is that of the topic's record they are from, None for a shard without a topic.
+        Calls may come in any order: a shard keeps the options of the newest record.
+        """
+        with self._opening[self._spec(shard).uid % _LOCK_STRIPES]:
+            before = self._spec(shard)
+            if revision is not None and revision <= before.revision:
+                return
+            if config.expire_header != before.config.expire_header:
+                raise InvalidArgument("expire.header", "is fixed when a topic is made")
+            spec = dataclasses.replace(before, config=config, revision=revision or 0)
+            if revision is None:
+                self._state.reconfigure(spec)
             self._specs[shard] = spec
             log = self._logs.get(shard)
             if log is not None:
                 with log.lock:
                     log.spec = spec
                     if log.refusal is None and config.durability is not Durability.FSYNC:
-                        with suppress(OSError):  # Else the next roll or opening cuts it off.
-                            log.give_back_room()
+                        with suppress(OSError):  # Else the next roll or opening does.
+                            log.release_preallocation()
 
     # Writing ------------------------------------------------------------------------------------
 
+    async def submit(
+        self,
+        shard: str,
+        batch: Buffer,
+        acks: Acks = Acks.ALL,
+        deadline_s: float | None = None,
+    ) -> Ticket[Appended]:
+        request = await prepare_request(batch, self._spec(shard).config, self._judges)
+        request.promise(acks, deadline_s)
+        return await self._submit(request, await self._log_to_append(shard))
+
     async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended:
-        spec = self._spec(shard)
-        request = prepare_records(records, spec.config, self._clock.now_ms())
-        return await (await self._keeper.submit(await self._log_to_append(shard), request))
-
-    async def append_batches(self, shard: str, batches: Sequence[Buffer]) -> Appended:
-        """Appends a client's batches. Writable buffers are patched in place: hand them over."""
-        return await (await self.submit_batches(shard, batches))
-
-    async def submit_batches(self, shard: str, batches: Sequence[Buffer]) -> Ticket[Appended]:
-        """Queues a client's batches in the order of calls; the ticket waits for durability."""
-        if not batches:
-            raise InvalidArgument("batches", "there must be at least one")
-        if len({id(batch) for batch in batches}) < len(batches):
-            batches = [bytearray(batch) for batch in batches]  # Each is patched by itself.
-        spec = self._spec(shard)
-        prepared = [prepare_batch(batch, spec.config) for batch in batches]
-        request = Append(None, prepared, sum(len(batch.data) for batch in prepared))
-        return await self._keeper.submit(await self._log_to_append(shard), request)
-
-    def accept_batch(self, shard: str, batch: Buffer, ticket: Ticket[Appended]) -> Append | None:
-        """A client's batch, checked, for `hand_over`; None where the caller would have to wait.
-
-        This and `submit_batches` keep the order of calls as long as each accepted request is
-        handed over before the next is submitted.
-        """
-        log = self._logs.get(shard)
-        if log is None or log.refusal is not None or self._is_closed:
-            return None
-        if self._tiered_refusal is not None and log.spec.config.is_tiered:
-            return None  # Whoever submits it instead is told why.
-        prepared = prepare_batch(batch, log.spec.config)
-        request = Append(None, [prepared], len(prepared.data))
-        if not self._keeper.accepts(log, request):
-            return None
-        request.log = log
-        request.ticket = ticket
-        return request
+        request = prepare_records(records, self._spec(shard).config, self._clock.now_ms())
+        return await (await self._submit(request, await self._log_to_append(shard)))
 
     async def append_marker(
         self, shard: str, producer_id: int, epoch: int, *, is_commit: bool
     ) -> Appended:
         """Ends a producer's transaction in the shard; durable whatever the topic asks for."""
         data = marker_batch(producer_id, epoch, is_commit=is_commit)
-        request = Append(None, [PreparedBatch(data, parse_header(data), None)], len(data))
+        request = Append(None, PreparedBatch(data, parse_header(data), None), len(data))
         log = await self._log_to_append(shard, is_marker=True)
-        return await (await self._keeper.submit(log, request))
+        return await (await self._submit(request, log))
+
+    async def _submit(self, request: Append, log: ShardLog) -> Ticket[Appended]:
+        """Waits for room, then submits; the ticket waits for the acknowledgement."""
+        request.log = log
+        request.ticket = Ticket()
+        await self._keeper.wait_for_room(log, request)
+        self._keeper.submit([request])
+        return request.ticket
+
+    def open_log(self, shard: str) -> OpenLog | None:
+        log = self._logs.get(shard)
+        if log is None or log.refusal is not None or self.is_closed:
+            return None
+        return OpenLog(self, log, self._keeper)
+
+    def takes_appends(self, log: ShardLog) -> bool:
+        """Whether there is nothing to wait for, nor to be refused, before an append."""
+        return (
+            log.refusal is None
+            and not self.is_closed
+            and not self._gate.is_shut
+            and (self._tiered_refusal is None or not log.spec.config.is_tiered)
+        )
 
     def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool:
-        """Settles the ticket when the shard grows beyond the offset; False if it has already."""
+        """Completes the ticket when the shard grows beyond the offset; False if it has already."""
         return self._log(shard).watch(ticket, end_offset)
 
     def unwatch(self, shard: str, ticket: Ticket[None]) -> None:
@@ -257,40 +268,50 @@ class LogEngine:
     # Reading ------------------------------------------------------------------------------------
 
     def read_by_offset(self, shard: str, offset: int, *, max_records: int, max_bytes: int) -> Page:
-        return self._reader(shard).by_offset(offset, max_records, max_bytes)
+        return self._read(shard, lambda reader: reader.by_offset(offset, max_records, max_bytes))
 
     def read_batches(
         self, shard: str, offset: int, *, max_bytes: int, committed: bool = False
     ) -> RawPage:
-        return self._reader(shard).raw(offset, max_bytes, committed=committed)
+        return self._read(shard, lambda reader: reader.raw(offset, max_bytes, committed=committed))
 
     def read_stored_nowait(
         self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
     ) -> StoredPage | None:
-        """Whole batches for a client, if they can be had without waiting; may be called in a loop.
-
-        Large ones come as file ranges if those are taken.
-        """
+        """Whole batches for a client if that needs no waiting; large ones as file ranges."""
         log = self._logs.get(shard)
-        if log is None or log.cut_count % 2 or self._is_closed:
+        if log is None or log.cut_count % 2 or self.is_closed:
             return None
         reader = RawReader(log, self._clock.now_ms())
-        return reader.nowait(offset, max_bytes, committed=committed, ranges=ranges)
+        try:
+            return reader.nowait(offset, max_bytes, committed=committed, ranges=ranges)
+        except OSError:
+            return None  # `read_stored` meets it too, and reports it.
 
     def read_stored(
         self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
     ) -> StoredPage:
         """The same, read and checked first."""
-        reader = RawReader(self._log(shard), self._clock.now_ms())
-        return reader.checked(offset, max_bytes, committed=committed, ranges=ranges)
+        self._log(shard)
+
+        def read() -> StoredPage:
+            reader = RawReader(self._log(shard), self._clock.now_ms())
+            return reader.checked(offset, max_bytes, committed=committed, ranges=ranges)
+
+        return self._troubles.read(shard, read)
 
     def read_by_key(self, shard: str, key: bytes, *, hot_only: bool = False) -> Page:
-        return self._reader(shard).by_key(key, hot_only=hot_only)
+        return self._read(shard, lambda reader: reader.by_key(key, hot_only=hot_only))
+
+    def read_key_history(self, shard: str, key: bytes, start_offset: int, **limits: int) -> Page:
+        return self._read(shard, lambda reader: reader.key_history(key, start_offset, **limits))
 
     def read_by_tag(
         self, shard: str, tag: bytes, start_offset: int, *, max_records: int, max_bytes: int
     ) -> Page:
-        return self._reader(shard).by_tag(tag, start_offset, max_records, max_bytes)
+        return self._read(
+            shard, lambda reader: reader.by_tag(tag, start_offset, max_records, max_bytes)
+        )
 
     def get_offset_by_timestamp(
         self,
@@ -300,11 +321,17 @@ class LogEngine:
         *,
         committed: bool = True,
     ) -> int:
-        return self._reader(shard).offset_by_time(timestamp_ms, strategy, committed=committed)
+        return self._read(
+            shard,
+            lambda reader: reader.offset_by_time(timestamp_ms, strategy, committed=committed),
+        )
+
+    def newest_record(self, shard: str, *, committed: bool) -> tuple[int, int] | None:
+        return self._read(shard, lambda reader: reader.newest(committed=committed))
 
     def survey(self, shard: str, judge: Callable[[Survey], T]) -> T:
-        """What `judge` makes of the shard; it is called anew if segments are replaced meanwhile."""
-        return self._reader(shard).survey(judge)
+        """What `judge` makes of the shard; it is called again if segments are replaced under it."""
+        return self._read(shard, lambda reader: reader.survey(judge))
 
     def settle(self, shard: str) -> int:
         """Has synced what is shown and not synced yet (durability=os, interval); the end of what is
@@ -331,16 +358,16 @@ class LogEngine:
 
         def move(log: ShardLog) -> int:
             start_offset = log.view.start_offset
-            LogReader(log, 0).check_bounds(max(offset, start_offset))
+            TimeReader(log, 0).check_bounds(max(offset, start_offset))
             log.move_start(offset)
             return start_offset
 
         return self._change(shard, move)
 
     def truncate(self, shard: str, offset: int) -> None:
-        """Cuts everything from the offset on, which must begin a batch of the active segment."""
+        """Removes everything from the offset on, which must begin a batch of the active segment."""
         log = self._writable_log(shard)
-        with log.lock:
+        with unrolled(log):
             _refuse(log)
             position = cut_position(log, offset)
             if position is None:
@@ -352,15 +379,19 @@ class LogEngine:
 
     def roll(self, shard: str) -> None:
         """Seals the active segment now; an empty one stays."""
-        self._change(shard, _roll)
+        log = self._writable_log(shard)
+        try:
+            self._keeper.roll(log)
+        except OSError as error:
+            raise storage_failure(shard, error) from error
 
     # Copies in an object store --------------------------------------------------------------------
 
     def begin_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta:
         """Notes that a sealed segment is being copied; StaleEpoch if it is gone or copied already.
 
-        The segment as it was is returned: with the unfinished copy, if there is one, that this one
-        takes the place of and whose objects nobody else will remove.
+        Returns the segment as it was. If it has an unfinished copy, this one replaces that copy,
+        and the caller has to remove its objects.
         """
         return self._of_copy(shard, lambda log: tiered.begin_copy(log, seq, copy))
 
@@ -396,14 +427,17 @@ class LogEngine:
         gone = self._of_copy(shard, lambda log: tiered.become_remote(log, seq))
         if gone is not None:
             log = self._log(shard)
-            try:
-                log.backend.drop_segment(log.spec, gone)
-            except OSError as error:
-                raise storage_failure(shard, error) from error
+            remove_unlocked(log, drops_of(log, [gone]))
 
     def dead_copies(self) -> list[tuple[str, SegmentMeta]]:
         """Deleted segments, with their shards, that may still have objects."""
         return [each for each in self._state.dead_copies() if each[0] in self._specs]
+
+    def shows(self, shard: str, seq: int) -> bool:
+        """Whether readers are shown a segment: its objects must stay as long as they are. A log
+        that was closed by a failure shows what the catalog may have given up; upkeep reopens it."""
+        log = self._logs.get(shard)
+        return log is not None and any(each.meta.seq == seq for each in log.view.segments)
 
     def forget_copy(self, shard: str, seq: int) -> None:
         """Forgets a deleted segment whose objects are gone."""
@@ -425,23 +459,11 @@ class LogEngine:
     def refuse_tiered(self, refusal: FirnError | None) -> None:
         """Has appends to topics with tiering refused, until it is called with None: too much waits
         to be copied."""
-        self._tiered_refusal = self.direct.tiered_refusal = refusal
+        self._tiered_refusal = refusal
 
     def check_change(self, shard: str, config: TopicConfig) -> None:
         """InvalidArgument if the shard's copies do not allow these options."""
-        metas = self._state.chain(self._spec(shard).uid)
-        live = [meta for meta in metas if meta.is_sealed]
-        if not config.is_tiered and not all(meta.is_local for meta in live):
-            raise InvalidArgument(
-                "tiering",
-                "cannot be turned off while segments are in the object store alone; "
-                "wait until retention has removed them, or lower retention.ms",
-            )
-        if config.compacts and any(meta.tier is not None for meta in live):
-            raise InvalidArgument(
-                "cleanup.policy",
-                "cannot compact a topic that has segments in the object store, which never change",
-            )
+        tiered.check_change(self._state.chain(self._spec(shard).uid), config)
 
     def _of_copy(self, shard: str, change: Callable[[ShardLog], T]) -> T:
         log = self._writable_log(shard)
@@ -470,18 +492,25 @@ class LogEngine:
                 continue
             try:
                 log = self._writable_log(name)
-                with log.lock:
+                if self._is_to_be_rolled(log):
+                    self._keeper.roll(log)
+                with unrolled(log):
                     _refuse(log)
                     self._retain(log)
                     self._forget_producers(log)
                 self._keeper.housekeep(log)
+                if log.refusal is None:
+                    self._troubles.opened(name)
             except ShardNotFound:
-                continue  # Deleted meanwhile.
+                continue  # Deleted since.
+            except (Corruption, StorageFailed) as error:
+                self._troubles.upkeep_failed(name, error)
             except (FirnError, OSError) as error:
                 _log.error("housekeeping_failed", shard=name, error=str(error))
             except Exception as defect:  # Supervisor: other shards have their turn first.
                 _log.error("housekeeping_failed", shard=name, error=repr(defect))
                 defects.append(defect)
+        self._troubles.recheck(self._writable_log)
         self._compactor.work(is_stopping)
         if defects:
             raise defects[0]
@@ -491,32 +520,46 @@ class LogEngine:
 
     def close(self) -> None:
         self._compactor.close()
-        self._is_closed = self.direct.is_closed = True
+        self.is_closed = True
+
+    def fail_pending(self) -> None:
+        """Fails appends that wait for the high watermark: nothing will move it any more."""
+        for log in filter(lambda each: each.has_pending, list(self._logs.values())):
+            with log.lock:
+                log.refuse(Closed("the store was closed before the replicas had the append"))
 
     def _shards_to_compact(self) -> list[str]:
         return [name for name, spec in list(self._specs.items()) if spec.config.compacts]
 
+    def _is_to_be_rolled(self, log: ShardLog) -> bool:
+        """Whether the active segment is old enough to be sealed, or all of it to be dropped."""
+        tail, clock = log.tail, self._clock
+        written_ms = tail.first_append_ms or clock.now_ms()
+        newest_ms = tail.builder.max_timestamp
+        return is_old(log) or has_expired(newest_ms, written_ms, log.spec.config, clock)
+
     def _retain(self, log: ShardLog) -> None:
-        config, now_ms = log.spec.config, self._clock.now_ms()
-        tail = log.tail
-        written_ms = tail.first_append_ms or now_ms
-        is_old = has_expired(tail.builder.max_timestamp, written_ms, config, now_ms)
-        if log.must_roll_by_age(now_ms) or is_old:
-            _roll(log)
+        config, clock = log.spec.config, self._clock
         metas = [segment.meta for segment in log.segments]
         lake_end = self._state.lake_end(log.spec.uid) if config.lake_required else None
-        end = expired_end(metas, config, log.tail.position, now_ms, lake_end)
+        end = expired_end(metas, config, log.tail.position, clock, lake_end)
         # Sealed segments below the start go too: they were active when it was moved past them.
         log.move_start(log.view.start_offset if end is None else end)
 
     def _forget_producers(self, log: ShardLog) -> None:
-        count = log.forget_idle_producers(self._clock.now_ms() - self._producer_expiration_ms)
+        count = log.forget_idle_producers(self._producer_expiration_ms)
         if count:
             _log.info("producers_forgotten", shard=log.spec.name, count=count)
 
     def log(self, shard: str) -> ShardLog:
         """The shard's log, for tools that check it from inside."""
         return self._log(shard)
+
+    def shown_length(self, shard: str) -> int | None:
+        """Bytes of the active segment below the high watermark; None if all are, or if the shard is
+        not open."""
+        log = self._logs.get(shard)
+        return None if log is None or not log.has_pending else log.view.active_length
 
     # Finding logs ---------------------------------------------------------------------------------
 
@@ -546,6 +589,8 @@ class LogEngine:
         refusal = None if is_marker else self._tiered_refusal
         if refusal is not None and self._spec(name).config.is_tiered:
             raise refusal
+        if self._gate.is_shut and not is_marker:
+            await call_blocking(None, self._gate.check, name)
         log = self._logs.get(name)
         if log is not None and log.refusal is None:
             return log
@@ -554,23 +599,35 @@ class LogEngine:
     def _open(self, name: str, failed: ShardLog | None) -> ShardLog:
         spec = self._spec(name)
         with self._opening[spec.uid % _LOCK_STRIPES]:
-            spec = self._spec(name)  # It may have been deleted, or made anew, meanwhile.
+            spec = self._spec(name)  # It may have been deleted or recreated since.
             log = self._logs.get(name)
             if log is not None and log is not failed:
                 return log
             try:
                 log = self._keeper.open(spec, failed)
             except OSError as error:
-                raise storage_failure(name, error) from error
+                failure = storage_failure(name, error)
+                self._troubles.failed(name, failure)
+                raise failure from error
+            except (Corruption, StorageFailed) as error:
+                self._troubles.failed(name, error)
+                raise
             self._logs[name] = log
+            self._troubles.opened(name)
+            self._troubles.check_files(log)
             return log
 
-    def _reader(self, shard: str) -> LogReader:
-        return LogReader(self._log(shard), self._clock.now_ms())
+    def _read(self, shard: str, read: Callable[[TimeReader], T]) -> T:
+        """What `read` gives; an unreadable place is reported, a shard that cannot be opened as
+        such."""
+        self._log(shard)
+        return self._troubles.read(
+            shard, lambda: read(TimeReader(self._log(shard), self._clock.now_ms()))
+        )
 
     def _change(self, shard: str, change: Callable[[ShardLog], T]) -> T:
         log = self._writable_log(shard)
-        with log.lock:
+        with unrolled(log):
             _refuse(log)
             try:
                 changed = change(log)
@@ -580,18 +637,8 @@ class LogEngine:
         return changed
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise Closed("the store is closed")
-
-
-def _roll(log: ShardLog) -> None:
-    if log.tail.position == 0:
-        return
-    try:
-        log.roll()
-        log.publish()
-    except STORAGE_ERRORS as error:
-        raise log.fail(error) from error
 
 
 def _refuse(log: ShardLog) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from firnmq.disk import Guest, Ticket
-from firnmq.engines.api import Appended
+from firnmq.engines.inline import InlineAppends
 from firnmq.engines.shardlog import Append, ShardLog
 from firnmq.engines.state import ShardSpec
 
@@ -18,17 +17,23 @@ class LogKeeper(Protocol):
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog: ...
 
-    async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
-        """Queues a request; the ticket is settled when it is as durable as the topic asks."""
+    def reserve(self, log: ShardLog, request: Append) -> bool:
+        """Reserves space for a request, which is submitted next; False if that means waiting."""
 
-    def accepts(self, log: ShardLog, request: Append) -> bool:
-        """Whether `hand_over` can take a request now; one that was accepted must be handed over."""
+    async def wait_for_room(self, log: ShardLog, request: Append) -> None:
+        """The same, waiting. Nothing may be awaited between this and `submit`."""
 
-    def hand_over(self, requests: list[Append]) -> None:
-        """Queues accepted requests, or carries them out; called on an event loop."""
+    def submit(self, requests: list[Append], inline: InlineAppends | None = None) -> None:
+        """Appends requests for which space was reserved, in their order; each has its log and its
+        ticket, which completes when the request is acknowledged.
 
-    def guest(self, log: ShardLog) -> Guest | None:
-        """For whoever writes a log by himself; None if nobody may."""
+        On an event loop that gives an `inline`, what needs no sync may be appended before this
+        returns.
+        """
+
+    def roll(self, log: ShardLog) -> None:
+        """Seals the active segment and opens the next one; an empty one stays. The log's lock is
+        free."""
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
 

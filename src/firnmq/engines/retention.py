@@ -1,9 +1,10 @@
-"""Which sealed segments have outlived their topic's limits. Pure: no clock, no disk."""
+"""Which sealed segments have outlived their topic's limits. No disk, and time by a Clock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from firnmq.clock import Clock
 from firnmq.config import TopicConfig
 from firnmq.engines.segments import SegmentMeta, SegmentState
 
@@ -12,7 +13,7 @@ def expired_end(
     segments: Sequence[SegmentMeta],
     config: TopicConfig,
     active_bytes: int,
-    now_ms: int,
+    clock: Clock,
     lake_end: int | None = None,
 ) -> int | None:
     """End offset of the last segment to drop, None if all stay.
@@ -21,13 +22,14 @@ def expired_end(
     if a later one has only older records. One that ends beyond `lake_end` stays: the lake's table
     does not have it yet.
     """
-    remaining = active_bytes + sum(meta.length for meta in segments if meta.is_sealed)
+    sealed = [meta for meta in segments if meta.is_sealed]
+    # Of all first: the age of a segment may count from when the clock first saw its time.
+    are_old = [has_expired(meta.max_timestamp, meta.sealed_ms, config, clock) for meta in sealed]
+    remaining = active_bytes + sum(meta.length for meta in sealed)
     end: int | None = None
-    for meta in segments:
-        if not meta.is_sealed:
-            break
+    for meta, is_old in zip(sealed, are_old, strict=True):
         remaining -= meta.length
-        if not (_is_too_old(meta, config, now_ms) or _is_too_much(remaining, config)):
+        if not (is_old or _is_too_much(remaining, config)):
             break
         if lake_end is not None and meta.end_offset > lake_end:
             break
@@ -36,7 +38,7 @@ def expired_end(
 
 
 def to_drop_here(
-    segments: Sequence[SegmentMeta], config: TopicConfig, active_bytes: int, now_ms: int
+    segments: Sequence[SegmentMeta], config: TopicConfig, active_bytes: int, clock: Clock
 ) -> list[SegmentMeta]:
     """Segments that are in the object store and have been here long enough, oldest first.
 
@@ -47,13 +49,13 @@ def to_drop_here(
     if limit_ms is None and limit_bytes is None:
         return []
     here = [meta for meta in segments if meta.is_sealed and meta.is_local]
+    ages_ms = [clock.age_ms(meta.newest_ms) for meta in here]
     remaining = active_bytes + sum(meta.length for meta in here)
     chosen = []
-    for meta in here:
+    for meta, age_ms in zip(here, ages_ms, strict=True):
         if meta.state is not SegmentState.TIERED:
             continue
-        newest_ms = meta.max_timestamp if meta.max_timestamp >= 0 else meta.sealed_ms
-        is_old = limit_ms is not None and newest_ms + limit_ms <= now_ms
+        is_old = limit_ms is not None and age_ms >= limit_ms
         if not is_old and (limit_bytes is None or remaining - meta.length < limit_bytes):
             break
         chosen.append(meta)
@@ -61,21 +63,19 @@ def to_drop_here(
     return chosen
 
 
-def has_expired(newest_ms: int, written_ms: int, config: TopicConfig, now_ms: int) -> bool:
+def has_expired(newest_ms: int, written_ms: int, config: TopicConfig, clock: Clock) -> bool:
     """Whether a segment with records up to `newest_ms`, written by `written_ms`, is too old.
 
     Records without a timestamp are as old as they have been here; the time to live, which is
-    counted from the timestamp, does not end for them.
+    counted from the timestamp, does not end for them. What has a time to live goes when readers
+    no longer see it: both compare the timestamp with the wall clock.
     """
     retention_ms = config.retention_ms if config.cleanup_policy.deletes else None
     if newest_ms < 0:
-        return retention_ms is not None and written_ms + retention_ms <= now_ms
-    limits = [limit for limit in (retention_ms, config.ttl_ms) if limit is not None]
-    return bool(limits) and newest_ms + min(limits) <= now_ms
-
-
-def _is_too_old(meta: SegmentMeta, config: TopicConfig, now_ms: int) -> bool:
-    return has_expired(meta.max_timestamp, meta.sealed_ms, config, now_ms)
+        return retention_ms is not None and clock.age_ms(written_ms) >= retention_ms
+    if config.ttl_ms is not None and newest_ms + config.ttl_ms <= clock.now_ms():
+        return True
+    return retention_ms is not None and clock.age_ms(newest_ms) >= retention_ms
 
 
 def _is_too_much(remaining_bytes: int, config: TopicConfig) -> bool:

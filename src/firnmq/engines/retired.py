@@ -1,8 +1,8 @@
 """Deletions that a log is done with, and of which its table may still have the records.
 
 They are in the key-value store's STATE family and nowhere else: neither reads nor appends look at
-them. Each has a number, given in the order in which they came. Whoever has applied all deletions of
-a plan to the table tells the number that the plan had, and only those up to it are forgotten.
+them. Each has a number, given in the order in which they came. A caller that has applied all
+deletions of a plan to the table gives the plan's number, and only those up to it are forgotten.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class RetiredDeletions:
     def __init__(self, kv: KeyValueStore) -> None:
         self._kv = kv
         self._lock = threading.Lock()
-        """Between reading an entry and writing it anew."""
+        """Held from reading an entry until it is written again."""
 
     def read(self, uid: int) -> Retired:
-        """The number is read first: what is retired meanwhile is shown, and not counted."""
+        """The number is read first: a deletion retired after that is shown, and not counted."""
         number = self._number(uid)
         return Retired(
             frozenset(offset for offset, _ in self.holes(uid)),

@@ -92,6 +92,11 @@ class SegmentMeta:
         return self.state is SegmentState.SEALED or self.state is SegmentState.TIERED
 
     @property
+    def newest_ms(self) -> int:
+        """The newest timestamp; of records without one, when the segment was sealed."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.sealed_ms
+
+    @property
     def is_compacted(self) -> bool:
         return self.compacted_ms >= 0
 
@@ -102,7 +107,7 @@ class SegmentMeta:
 
     @property
     def other_place(self) -> int:
-        """Where it is written anew, or was before."""
+        """Where the segment is rewritten to, or where it was before."""
         return self.seq | (1 - self.slot) << _SLOT_SHIFT
 
     def become_sealed(
@@ -184,10 +189,10 @@ class Rows:
 
 
 class SegmentBytes(Protocol):
-    """Where a segment's bytes are kept: its batches, one after the other, and maybe some room
-    behind the last.
+    """Where a segment's bytes are kept: its batches, one after the other, and perhaps a
+    preallocation behind the last.
 
-    One appender at a time; readers at any time, below the published length.
+    One appender at a time; readers at any time, below the high watermark.
     """
 
     is_memory: ClassVar[bool]
@@ -210,13 +215,12 @@ class SegmentBytes(Protocol):
     def sync(self) -> None:
         """Makes what was appended durable, as far as the medium does that by itself."""
 
-    def make_room(self, position: int) -> bool:
-        """After a small durable append that ended here: makes the next ones cheaper if the medium
-        can, by what it holds ready beyond the end. Returns whether it has added to that."""
+    def preallocate(self, position: int) -> bool:
+        """Preallocates for the next small durable appends, after one that ended here, if the medium
+        can. Returns whether it did."""
 
-    def give_back_room(self, position: int) -> None:
-        """Ends at the position again, with nothing held ready beyond it; durable with the next
-        `sync`."""
+    def release_preallocation(self, position: int) -> None:
+        """Ends at the position again, without a preallocation; durable with the next `sync`."""
 
     def read(self, position: int, size: int) -> list[Buffer]:
         """Bytes from a batch border on, about `size` of them, in one or more buffers.
@@ -234,10 +238,10 @@ class SegmentBytes(Protocol):
         """The last batch border before the offset that is known without reading, or `point`."""
 
     def length(self) -> int:
-        """Bytes there are, synced or not, with the room beyond the end."""
+        """Bytes there are, synced or not, with what is preallocated."""
 
     def truncate(self, length: int) -> None:
-        """Cuts to a batch border, durably."""
+        """Shortens it to a batch border, durably."""
 
     def drop(self) -> None:
         """Removes all bytes; those already gone are no error."""

@@ -1,6 +1,6 @@
 """What engines keep durably beside the records: shards, segment chains, starts, deletions.
 
-Shards and chains are the ShardCatalog's, which whoever puts the engines together brings along.
+Shards and chains are the ShardCatalog's, which the code that assembles the engines passes in.
 Deletions are in the key-value store's STATE family, first byte by kind; docs/formats/state.md
 describes it. Every change here is synced before the call returns.
 """
@@ -33,6 +33,8 @@ class ShardSpec:
     config: TopicConfig
     epoch: int = 0
     """Of its leader, written into batches."""
+    revision: int = 0
+    """Of the topic's record that `config` was taken from. An older record never replaces it."""
 
 
 class ShardCatalog(Protocol):
@@ -74,9 +76,6 @@ class ShardCatalog(Protocol):
         """Seals the active segment and makes the next one active. `producers`: what is known of
         them where the sealed one ends."""
 
-    def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: Sequence[int]) -> SegmentMeta:
-        """Makes a segment the active one again and forgets those after it."""
-
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Puts one sealed segment in the place of itself and of those after it, which were merged
         into it. Its epoch is the next one."""
@@ -103,10 +102,10 @@ class ShardCatalog(Protocol):
         """Removes descriptions of dropped segments."""
 
     def lake_end(self, uid: int) -> int:
-        """End of what the lake's table has of the shard; 0 if nobody has said."""
+        """End of what the lake's table has of the shard; 0 if it was never reported."""
 
     def has_lake(self, uid: int) -> bool:
-        """Whether somebody has said so, be it 0: the shard has a table, or is about to."""
+        """Whether that end was reported, be it 0: the shard has a table, or is about to."""
 
     def segment(self, uid: int, seq: int) -> SegmentMeta | None:
         """One segment as it is now."""
@@ -172,11 +171,6 @@ class ShardState:
         self._kv.sync()  # A sealed segment is never scanned again: its index must be whole.
         self.catalog.roll(uid, sealed, active, producers)
 
-    def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: Sequence[int]) -> SegmentMeta:
-        """Makes a segment the active one again and forgets those after it, which are empty."""
-        self._kv.sync()
-        return self.catalog.undo_roll(uid, active, newer_seqs)
-
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Puts one sealed segment in the place of itself and of those after it, which were merged
         into it: one durable change."""
@@ -186,8 +180,15 @@ class ShardState:
     def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
         """Removes descriptions of dropped segments."""
         if seqs:
-            self._kv.sync()
+            self._sync_all()
             self.catalog.forget_segments(uid, seqs)
+
+    def _sync_all(self) -> None:
+        """Makes all that the key-value store shows durable; one that failed is reopened first. Not
+        for writes that must not be lost: those which a failure has left in doubt may be gone."""
+        with self._kv.batch():
+            pass
+        self._kv.sync()
 
     # Bounds and deletions -----------------------------------------------------------------------
 
@@ -199,9 +200,8 @@ class ShardState:
         active: SegmentMeta | None = None,
     ) -> None:
         """Moves the start and marks the segments below it deleted, as one durable change."""
-        self._kv.sync()  # A log must not end before its start: rows may not be synced yet.
+        self._sync_all()  # A log must not end before its start: rows may not be synced yet.
         self.catalog.move_start(uid, start_offset, deleted, active)
-        self.retire_holes_below(uid, start_offset)
 
     def holes(self, uid: int) -> set[int]:
         prefix = _HOLE + _U32.pack(uid)
@@ -215,7 +215,7 @@ class ShardState:
         self._kv.sync()
 
     def drop_holes_from(self, uid: int, offset: int) -> None:
-        """Forgets deletions at and above an offset that was cut off."""
+        """Forgets deletions at and above an offset at which the log was truncated."""
         prefix = _HOLE + _U32.pack(uid)
         with self._kv.batch() as batch:
             batch.delete_range(Family.STATE, prefix + _U64.pack(offset), _after(prefix))

@@ -76,15 +76,15 @@ class ColdMedium(Protocol):
     def open_index(
         self, spec: ShardSpec, meta: SegmentMeta, *, fetches: bool = True
     ) -> SegmentIndex:
-        """`fetches`: whether a lookup by offset has the bytes there fetched as well, since whoever
-        asks is about to read them."""
+        """`fetches`: whether a lookup by offset also fetches the bytes there, for a caller that is
+        about to read them."""
 
     def forget(self, meta: SegmentMeta) -> None:
         """Drops what is cached of a segment."""
 
 
 class Unreachable:
-    """Bytes and index, in one, of a segment in an object store that nobody told us of.
+    """Bytes and index, in one, of a segment in an object store that is not configured.
 
     Whatever would have to read it raises NoObjectStore; the rest of the chain can be used.
     """
@@ -108,10 +108,10 @@ class Unreachable:
     def sync(self) -> None:
         self._refuse()
 
-    def make_room(self, position: int) -> bool:
+    def preallocate(self, position: int) -> bool:
         self._refuse()
 
-    def give_back_room(self, position: int) -> None:
+    def release_preallocation(self, position: int) -> None:
         self._refuse()
 
     def read(self, position: int, size: int) -> list[Buffer]:

@@ -5,11 +5,13 @@ here, and what an uploader reads. The log's lock is held unless said otherwise.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from firnmq.config import TopicConfig
 from firnmq.disk.files import Buffer
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.shardlog.changes import change_copy, take_changes
 from firnmq.engines.state import ShardState
 from firnmq.engines.tier import IndexDump, TierCopy
 from firnmq.errors import Corruption, InvalidArgument, StaleEpoch
@@ -23,7 +25,7 @@ def begin_copy(log: ShardLog, seq: int, copy: TierCopy) -> SegmentMeta:
     before = segment.meta
     if before.state is not SegmentState.SEALED:
         raise StaleEpoch(f"{log.spec.name}/{seq}", before.epoch, before.epoch)
-    log.change_copy(segment, before.with_copy(dataclasses.replace(copy, is_done=False)))
+    change_copy(log, segment, before.with_copy(dataclasses.replace(copy, is_done=False)))
     return before
 
 
@@ -35,12 +37,12 @@ def finish_copy(log: ShardLog, seq: int, copy: TierCopy) -> SegmentMeta:
         raise StaleEpoch(f"{log.spec.name}/{seq}", -1, meta.epoch)
     if meta.state is SegmentState.TIERED:
         return meta  # An answer got lost, not the change.
-    return log.change_copy(segment, meta.become_tiered(dataclasses.replace(copy, is_done=True)))
+    return change_copy(log, segment, meta.become_tiered(dataclasses.replace(copy, is_done=True)))
 
 
 def abandon_copy(log: ShardLog, seq: int, upload_id: str) -> bool:
-    """Forgets an unfinished copy, unless another was begun meanwhile or it was finished; whether it
-    did."""
+    """Forgets an unfinished copy, unless another was begun since or it was finished. Returns
+    whether it did."""
     try:
         segment = sealed_segment(log, seq)
     except StaleEpoch:
@@ -49,13 +51,13 @@ def abandon_copy(log: ShardLog, seq: int, upload_id: str) -> bool:
     is_same = meta.tier is not None and meta.tier.upload_id == upload_id
     if not is_same or meta.state is not SegmentState.SEALED:
         return False
-    log.change_copy(segment, meta.with_copy(None))
+    change_copy(log, segment, meta.with_copy(None))
     return True
 
 
 def lose_copy(log: ShardLog, seq: int, upload_id: str) -> TierCopy | None:
-    """Makes a segment whose copy is not whole any more a sealed one again, to be copied anew; the
-    copy that it had, None if nothing was changed. Only one that is here can do without."""
+    """Makes a segment whose copy is not whole any more a sealed one, to be copied again. Returns
+    the copy that it had, None if nothing was changed. Only a local segment can do without."""
     try:
         segment = sealed_segment(log, seq)
     except StaleEpoch:
@@ -64,7 +66,7 @@ def lose_copy(log: ShardLog, seq: int, upload_id: str) -> TierCopy | None:
     is_same = meta.tier is not None and meta.tier.upload_id == upload_id
     if not is_same or meta.state is not SegmentState.TIERED or not meta.is_local:
         return None
-    log.change_copy(segment, meta.become_untiered())
+    change_copy(log, segment, meta.become_untiered())
     return meta.tier
 
 
@@ -84,13 +86,13 @@ def become_remote(log: ShardLog, seq: int) -> Segment | None:
         raise InvalidArgument(
             "segment", f"{seq} of {log.spec.name} stays here: no object store is configured"
         )
-    log.change_copy(segment, segment.meta.become_remote())
+    change_copy(log, segment, segment.meta.become_remote())
     return segment
 
 
 def sealed_segment(log: ShardLog, seq: int) -> Segment:
     """A sealed segment as the catalog has it now; StaleEpoch if there is none of this number."""
-    log.take_changes(seq)
+    take_changes(log, seq)
     for segment in log.segments:
         if segment.meta.seq == seq and segment.meta.is_sealed:
             return segment
@@ -100,8 +102,8 @@ def sealed_segment(log: ShardLog, seq: int) -> Segment:
 class SegmentSource:
     """A SealedSource over a segment that is here. Needs no lock.
 
-    Should the segment be dropped meanwhile, reading raises SegmentGone, or the index has less: the
-    copy can then not be finished.
+    If the segment is dropped while it is copied, reading raises SegmentGone, or the index has less:
+    the copy can then not be finished.
     """
 
     def __init__(self, log: ShardLog, segment: Segment, state: ShardState) -> None:
@@ -153,4 +155,20 @@ def _check_stored(log: ShardLog, segment: Segment) -> None:
             "segment",
             f"{segment.meta.seq} of {log.spec.name} is only in memory; with memory.overflow=spill "
             "it can be copied once it is spilled",
+        )
+
+
+def check_change(metas: Iterable[SegmentMeta], config: TopicConfig) -> None:
+    """InvalidArgument if a shard with these segments cannot have these options."""
+    live = [meta for meta in metas if meta.is_sealed]
+    if not config.is_tiered and not all(meta.is_local for meta in live):
+        raise InvalidArgument(
+            "tiering",
+            "cannot be turned off while segments are in the object store alone; "
+            "wait until retention has removed them, or lower retention.ms",
+        )
+    if config.compacts and any(meta.tier is not None for meta in live):
+        raise InvalidArgument(
+            "cleanup.policy",
+            "cannot compact a topic that has segments in the object store, which never change",
         )

@@ -2,7 +2,7 @@
 
 A transaction's records stand in the log like any others, in batches that name their producer. A
 marker, the one record of a control batch, says how it ended. Until then nothing from its first
-record on is shown to those who want only what is certain; afterwards an aborted one is passed over.
+record on is shown to readers of committed records; afterwards they skip an aborted one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from firnmq.record.batch import (
     BatchHeader,
     Buffer,
 )
+from firnmq.record.selection import OFFSET_END
 
 _KEY: Final = struct.Struct(
     ">"
@@ -105,11 +106,15 @@ class AbortedTransactions:
         number = bisect_left(self._entries, start_offset, key=_last_offset)
         return number < len(self._entries) and self._entries[number].last_offset < end_offset
 
-    def hiding(self, start_offset: int, end_offset: int) -> HiddenBatches | None:
-        """What to pass over in [start, end); None if that is nothing."""
+    def hiding(
+        self, start_offset: int, end_offset: int, shown_end: int = OFFSET_END
+    ) -> HiddenBatches | None:
+        """What to pass over in [start, end); None if that is nothing. A transaction whose marker is
+        at or above `shown_end` counts as open."""
         if not self._entries:
             return None
         found = self.overlapping(start_offset, end_offset)
+        found = [each for each in found if each.last_offset < shown_end]
         return HiddenBatches(found) if found else None
 
     def without(self, start_offset: int, end_offset: int) -> AbortedTransactions:

@@ -2,7 +2,7 @@
 
 Nothing is repaired and nothing is opened for use, so that a damaged tail is seen as it is and not
 as recovery would leave it. Bytes come straight from where a segment keeps them, index entries
-straight from the key-value store. Nobody may write to the shard meanwhile.
+straight from the key-value store. The shard must not be written to during the check.
 
 At most one batch and `ENTRIES_PER_PASS` index entries are in memory at a time.
 """
@@ -49,14 +49,18 @@ class Verifier:
         layouts: Mapping[str, ByteLayout],
         directory: Path,
         memory_log: Callable[[str], ShardLog],
+        shown_length: Callable[[ShardSpec], int | None],
     ) -> None:
         """`layouts` by storage type; `directory` holds the segment files of all shards;
-        `memory_log` gives the log of a memory shard, which is nowhere but in the process."""
+        `memory_log` gives the log of a memory shard, which is nowhere but in the process;
+        `shown_length` gives the bytes of a shard's active segment below the high watermark, None if
+        all of them are."""
         self._kv = kv
         self._state = state
         self._layouts = layouts
         self._directory = directory
         self._memory_log = memory_log
+        self._shown_length = shown_length
 
     def verify(
         self,
@@ -110,7 +114,8 @@ class Verifier:
             if not segment.meta.is_local:
                 end_offset = segment.meta.end_offset
                 continue
-            check = SegmentCheck(spec, segment, self._kv, notes, producers)
+            shown = None if segment.meta.is_sealed else self._shown_length(spec)
+            check = SegmentCheck(spec, segment, self._kv, notes, producers, shown)
             for size in check.run():
                 done += size
                 if progress is not None:
@@ -235,7 +240,7 @@ class Verifier:
                 name = key.decode("utf-8", "backslashreplace")
                 text = f"key {name!r} is deleted below {below}, beyond the end {end_offset}"
                 notes.add(FindingKind.DELETION, text, where)
-        # A log in memory has lost its end; opening it cuts what is beyond.
+        # A log in memory has lost its end; opening it truncates what is beyond.
         limit = None if is_memory else end_offset
         for wrong in self._state.retired_deletions.problems(spec.uid, limit):
             notes.add(FindingKind.DELETION, wrong, where)
@@ -294,7 +299,7 @@ class Verifier:
 def _indexed_upto(live: list[Segment]) -> tuple[int, bool]:
     """How far the entries of the shard as a whole go, and whether they may speak of more.
 
-    They may where a cut or a crash has left the active segment without its checkpoint.
+    They may where a truncation or a crash has left the active segment without its checkpoint.
     """
     if not live:
         return 0, False

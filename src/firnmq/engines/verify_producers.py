@@ -35,7 +35,7 @@ from firnmq.index.layout import (
     is_lost,
 )
 from firnmq.record import BatchEntry
-from firnmq.record.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL
+from firnmq.record.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, Buffer
 
 _ENTRIES_PER_READ = 4096
 
@@ -98,7 +98,7 @@ class ProducerCheck:
         self._lost: set[bytes] = set()
         """Keys of transactions that end, without a marker, where a segment ends."""
 
-    def take(self, entry: BatchEntry, batch: bytes) -> None:
+    def take(self, entry: BatchEntry, batch: Buffer) -> None:
         """The next batch of the log that has a producer."""
         if not self._first_offset <= entry.base_offset < self._upto_offset:
             return
@@ -178,12 +178,12 @@ class ProducerCheck:
             seen = self._seen.get(entry.producer_id)
             if seen is None or seen.start is None or seen.start.offset != entry.first_offset:
                 text = f"producer {entry.producer_id}: a transaction since offset "
-                text += f"{entry.first_offset} is kept as cut off, by the log none is open"
+                text += f"{entry.first_offset} is kept as lost, by the log none is open"
                 self._add(FindingKind.TRANSACTION, text, seq=meta.seq)
             else:
                 seen.start, seen.has_ended = None, True
 
-    def _take_marker(self, seen: _Seen, producer_id: int, offset: int, batch: bytes) -> None:
+    def _take_marker(self, seen: _Seen, producer_id: int, offset: int, batch: Buffer) -> None:
         start, seen.start = seen.start, None
         is_certain = start.is_certain if start is not None else seen.has_ended
         seen.is_marker_last = seen.has_ended = True
@@ -268,7 +268,7 @@ class ProducerCheck:
 
     def _check_lost(self, key: bytes, offset: int) -> None:
         if key not in self._lost and offset >= self._first_offset:
-            text = f"a transaction is kept as cut off at offset {offset}, where no segment ends"
+            text = f"a transaction is kept as lost at offset {offset}, where no segment ends"
             self._add(FindingKind.TRANSACTION, text)
 
     def _abort_differences(self, entry: AbortedTransaction) -> Iterator[str]:

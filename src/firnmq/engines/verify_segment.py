@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from firnmq.config import Durability
 from firnmq.disk import KeyValueStore
 from firnmq.disk.files import Buffer, is_blank
+from firnmq.disk.preallocation import may_be_preallocated
 from firnmq.engines.findings import FindingKind, Notes
 from firnmq.engines.layouts.partition_per_file import FileBytes
-from firnmq.engines.room import may_be_room
 from firnmq.engines.segments import Medium, Segment, SegmentGone
 from firnmq.engines.shardlog.append import first_expiry, terms_of
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED, first_misplaced
+from firnmq.engines.shardlog.scan import CHUNK_BYTES
 from firnmq.engines.state import ShardSpec
 from firnmq.engines.verify_index import (
     ENTRIES_PER_PASS,
@@ -35,16 +36,16 @@ from firnmq.record import (
     BATCH_BYTES_MAX,
     HEADER_BYTES,
     BatchEntry,
+    BatchStream,
+    Reason,
+    Run,
+    Stop,
     collect,
     crc32c,
     parse_header,
-    walk,
 )
 from firnmq.record.batch import MAGIC
 
-OFFSET_GAP = "offset gap"
-"""What `walk` says of a batch that does not begin where its predecessor ends."""
-OFFSET_ORDER = "offset out of order"
 _JUDGED_BYTES = 17
 """A batch's first bytes, up to the one that is the same in all: a bad batch's length is believed
 if that byte stands where it says the next one begins."""
@@ -77,7 +78,9 @@ class SegmentCheck:
         kv: KeyValueStore,
         notes: Notes,
         producers: ProducerCheck,
+        shown_length: int | None = None,
     ) -> None:
+        """Of an active segment, `shown_length` bytes are checked if that is given."""
         self._spec = spec
         self._producers = producers
         self._segment = segment
@@ -87,7 +90,7 @@ class SegmentCheck:
         self._notes = notes
         self._is_sealed = segment.meta.is_sealed
         self._checkpoint = self._stored_checkpoint()
-        self._length = segment.bytes.length()
+        self._length = segment.bytes.length() if shown_length is None else shown_length
         self._limit = min(self._length, self._meta.length) if self._is_sealed else self._length
         self._crc_end = self._noted_length()
         self._crc = 0
@@ -185,79 +188,60 @@ class SegmentCheck:
                 position += len(buffer)
 
     def _walk(self, expected: Expected) -> Iterator[int]:
-        pending = bytearray()
+        meta = self._meta
+        stream = BatchStream(
+            offset=meta.base_offset, end_offset=meta.end_offset, has_gaps=meta.has_gaps
+        )
         position = 0
-        """Of the first byte of `pending` in the segment."""
-        needed = 0
         for buffer in self._chunks():
             self._notes.checked_bytes += len(buffer)
-            self._add_crc(buffer, position + len(pending))
-            pending += buffer
-            if not self._gave_up and len(pending) >= needed:
-                taken, needed = self._take_batches(pending, position, expected)
-                del pending[:taken]
-                position += taken
+            self._add_crc(buffer, position)
+            position += len(buffer)
             if self._gave_up:
-                self._judge_rest(pending)
-                position += len(pending)
-                pending.clear()
+                self._judge_rest(buffer)
+            else:
+                self._take_batches(stream, buffer, expected)
+                if self._gave_up:
+                    self._judge_rest(stream.rest())
             yield len(buffer)
-        if pending and not self._gave_up:
-            self._tail_position = position
-            self._judge_rest(pending)
+        if not self._gave_up and stream.position < position:
+            self._tail_position = stream.position
+            self._judge_rest(stream.rest())
         if self._length == 0:
             self._mark(0)
 
-    def _take_batches(
-        self, pending: bytearray, position: int, expected: Expected
-    ) -> tuple[int, int]:
-        """Takes whole batches; returns the bytes taken and the bytes the next one needs."""
-        taken = 0
+    def _take_batches(self, stream: BatchStream, piece: Buffer, expected: Expected) -> None:
+        """Takes whole batches, and steps over bad ones as long as it can be told where they end."""
         while True:
-            has_gaps = self._meta.has_gaps
-            expected_offset = None if has_gaps else self.end_offset
-            found = walk(pending, taken, None, expected_offset=expected_offset, verify=True)
-            if has_gaps:
-                self._check_order(found.headers, position)
-            for entry in found.headers:
-                self._mark(position + entry.position)
-                self._take(pending, entry, position, expected)
-            taken = found.valid_end
-            self._mark(position + taken)
-            if found.reason is None:
-                return taken, 0
-            if found.reason == TRUNCATED:
-                return taken, found.needed_bytes
-            at = position + taken
-            if self._is_tail(at):
-                self._tail_position = at
+            run = stream.feed(piece)
+            piece = b""
+            if run is not None:
+                for entry in run.entries:
+                    self._mark(run.position + entry.position)
+                    self._take(run, entry, expected)
+            self._mark(stream.position)
+            stop = stream.stop
+            if stop is None or stop.reason is Reason.INCOMPLETE:
+                return
+            if self._is_tail(stream.position):
+                self._tail_position = stream.position
                 self._gave_up = True
-                return taken, 0
-            wanted = min(parse_header(pending, taken).size_bytes + _JUDGED_BYTES, self._limit - at)
-            if len(pending) - taken < wanted <= BATCH_BYTES_MAX:
-                return taken, wanted  # Only what stands behind it tells whether its end is one.
-            skipped = self._step_over(pending, taken, at, found.reason)
-            if skipped == 0:
-                return taken, 0
-            taken += skipped
+                return
+            rest = stream.rest()
+            size = parse_header(rest, 0).size_bytes
+            wanted = min(size + _JUDGED_BYTES, self._limit - stream.position)
+            if len(rest) < wanted <= BATCH_BYTES_MAX:
+                stream.needed_bytes = wanted  # What stands behind it tells whether its end is one.
+                return
+            if not self._step_over(stream, rest, stop):
+                return
 
-    def _check_order(self, entries: list[BatchEntry], position: int) -> None:
-        """Where compaction has left gaps, offsets must still rise within the segment's bounds."""
-        number = first_misplaced(entries, self.end_offset, self._meta.end_offset)
-        if number is not None:
-            entry = entries[number]
-            text = f"{OFFSET_ORDER}: the batch says it holds offsets {entry.base_offset} to "
-            text += f"{entry.last_offset}"
-            self._bad_batch(position + entry.position, text)
-
-    def _take(
-        self, pending: bytearray, entry: BatchEntry, position: int, expected: Expected
-    ) -> None:
-        at = position + entry.position
+    def _take(self, run: Run, entry: BatchEntry, expected: Expected) -> None:
+        at = run.position + entry.position
         self._notes.batch_count += 1
         self._notes.record_count += entry.record_count
         self.end_offset = entry.last_offset + 1
-        batch = _batch(pending, entry)
+        batch = run.batch(entry)
         try:
             entries = self._entries_of(batch, entry, at, self._builder)
             if entry.producer_id >= 0:
@@ -268,7 +252,7 @@ class SegmentCheck:
         expected.add(entries, is_required=self._checkpoint_covers(entry.base_offset))
 
     def _entries_of(
-        self, batch: bytes, entry: BatchEntry, at: int, builder: IndexBuilder
+        self, batch: memoryview, entry: BatchEntry, at: int, builder: IndexBuilder
     ) -> list[Entry]:
         terms = terms_of(batch, self._spec.config)
         if terms is None:
@@ -285,27 +269,28 @@ class SegmentCheck:
         )
         return sink.entries
 
-    def _step_over(self, pending: bytearray, taken: int, at: int, reason: str) -> int:
-        """Goes on behind a bad batch if its length can be believed; returns its size, else 0."""
-        header = parse_header(pending, taken)
+    def _step_over(self, stream: BatchStream, rest: Buffer, stop: Stop) -> bool:
+        """Goes on behind the bad batch that `rest` begins with, if its length can be believed."""
+        header = parse_header(rest, 0)
         size = header.size_bytes
-        end = taken + size
+        at = stream.position
         is_size_right = at + size == self._limit or (
             size >= HEADER_BYTES
-            and end + _JUDGED_BYTES <= len(pending)
-            and pending[end + _JUDGED_BYTES - 1] == MAGIC
+            and size + _JUDGED_BYTES <= len(rest)
+            and rest[size + _JUDGED_BYTES - 1] == MAGIC
         )
         if not is_size_right:
-            self._bad_batch(at, f"{reason}; where the next batch begins cannot be told")
+            self._bad_batch(at, f"{stop.text}; where the next batch begins cannot be told")
             self._gave_up = True
-            return 0
-        text = f"{reason}: the batch says it holds offsets {header.base_offset} to "
+            return False
+        text = f"{stop.text}: the batch says it holds offsets {header.base_offset} to "
         text += f"{header.last_offset}, expected was one from {self.end_offset} on"
         self._bad_batch(at, text)
-        if reason == OFFSET_GAP and self.end_offset < header.base_offset:
+        if stop.reason is Reason.GAP and self.end_offset < header.base_offset:
             self.end_offset = header.base_offset
         self.end_offset += max(header.last_offset_delta, 0) + 1
-        return size
+        stream.skip(size, self.end_offset)
+        return True
 
     def _bad_batch(self, position: int, reason: str) -> None:
         if self._is_walked:
@@ -319,8 +304,9 @@ class SegmentCheck:
         if position is None:
             return
         size = self._limit - position
-        has_room = self._is_tail(position) and may_be_room(self._spec.config, position, size)
-        if not (has_room and is_blank(rest)):
+        is_synced = self._spec.config.durability is Durability.FSYNC
+        may_be_blank = self._is_tail(position) and is_synced and may_be_preallocated(position, size)
+        if not (may_be_blank and is_blank(rest)):
             self._bad_end(position, size)
             self._tail_position = None  # Once is enough.
 
@@ -413,7 +399,7 @@ class SegmentCheck:
         if checkpoint.indexed_upto > self.end_offset:
             text = (
                 f"indexed up to offset {checkpoint.indexed_upto}, the data end at "
-                f"{self.end_offset}; the next opening for use indexes the segment anew"
+                f"{self.end_offset}; the next opening for use rebuilds the index"
             )
             self._note(FindingKind.CHECKPOINT, text)
 
@@ -433,18 +419,22 @@ class SegmentCheck:
     def _produce(self, expected: Expected) -> None:
         """Goes once more through batches that were all found good."""
         builder = IndexBuilder()
-        pending = bytearray()
-        position = 0
+        meta = self._meta
+        stream = BatchStream(
+            offset=meta.base_offset,
+            end_offset=meta.end_offset,
+            has_gaps=meta.has_gaps,
+            verify=False,
+        )
         for buffer in self._chunks():
-            pending += buffer
-            found = walk(pending, 0, None, verify=False, max_batch_bytes=BATCH_BYTES_MAX)
-            for entry in found.headers:
-                at = position + entry.position
-                entries = self._entries_of(_batch(pending, entry), entry, at, builder)
+            run = stream.feed(buffer)
+            if run is None:
+                continue
+            for entry in run.entries:
+                at = run.position + entry.position
+                entries = self._entries_of(run.batch(entry), entry, at, builder)
                 covered = self._checkpoint_covers(entry.base_offset)
                 expected.add(entries, is_required=covered)
-            del pending[: found.valid_end]
-            position += found.valid_end
 
     def _compare(self, expected: Expected) -> None:
         for difference, message in compare(expected, self._stored()):
@@ -457,11 +447,6 @@ class SegmentCheck:
             index.replay(sink)
             return iter(sink.entries)
         return stored_entries(self._kv, self._spec.uid, self._meta.place)
-
-
-def _batch(pending: bytearray, entry: BatchEntry) -> bytes:
-    """A copy, since bytes that are being looked at could not be removed from the buffer."""
-    return bytes(memoryview(pending)[entry.position : entry.position + entry.size])
 
 
 def bytes_to_check(segment: Segment) -> int:

@@ -1,4 +1,4 @@
-"""What an index answers and what it is fed with."""
+"""The interfaces of an index: queries and entries."""
 
 from __future__ import annotations
 

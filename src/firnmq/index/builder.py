@@ -9,7 +9,7 @@ RECORDS_PER_POINT = 1000
 
 
 class IndexBuilder:
-    """State of an active segment's sparse indexes. Owned by whoever appends to the segment."""
+    """State of an active segment's sparse indexes. Owned by the appending thread."""
 
     __slots__ = ("first_expiry_ms", "max_timestamp", "records_since_point")
 

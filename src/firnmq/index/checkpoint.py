@@ -1,4 +1,4 @@
-"""How far a segment is known to be good and indexed. docs/formats/index.md has the layout."""
+"""Up to where a segment is verified, synced and indexed. docs/formats/index.md has the layout."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Bytes of index entries. docs/formats/index.md has the same in prose.
 
-Entries of keys and tags, of which there are many, are put together by the codec.
+The codec encodes the entries of keys and tags, of which there are many.
 
 Every key starts with shard and segment, so that a segment's entries are one range: they are
 dropped with one range deletion and can travel with the segment.
@@ -41,7 +41,7 @@ _BIAS = 2**63
 
 
 def place_prefix(shard_uid: int, place: int) -> bytes:
-    """What the keys of a segment's entries and rows begin with; they sort by it."""
+    """The prefix of the keys of a segment's entries and rows; they sort by it."""
     return PREFIX.pack(shard_uid, place, 0)[:-1]
 
 
@@ -53,6 +53,10 @@ def segment_range(shard_uid: int, segment_seq: int) -> tuple[bytes, bytes]:
 def shard_range(shard_uid: int) -> tuple[bytes, bytes]:
     """Every index entry of a shard is in [first, second)."""
     return PREFIX.pack(shard_uid, 0, 0), PREFIX.pack(shard_uid + 1, 0, 0)
+
+
+def checkpoint_key(shard_uid: int, place: int) -> bytes:
+    return PREFIX.pack(shard_uid, place, CHECKPOINT)
 
 
 def producer_key(shard_uid: int, producer_id: int) -> bytes:

@@ -15,8 +15,8 @@ TERM_BYTES = 160
 class MemorySegmentIndex:
     """Points in sorted lists, keys and tags in dictionaries.
 
-    The appender adds while readers look: every change is one append or one dictionary store, so
-    a reader sees it whole or not at all.
+    The appender adds while readers read: every change is one list append or one dictionary store,
+    which is atomic for readers.
     """
 
     __slots__ = ("_keys", "_max_before", "_offsets", "_positions", "_tags", "size_bytes")

@@ -18,6 +18,7 @@ from firnmq.index.layout import (
     TIME_KEY,
     U64,
     aborted_key,
+    checkpoint_key,
     pack_place,
     producer_key,
     segment_range,
@@ -41,7 +42,7 @@ class RocksIndexEntries:
     def __init__(self, shard_uid: int, segment_seq: int) -> None:
         self.entries: list[tuple[bytes, bytes]] = []
         self._shard_uid = shard_uid
-        self.checkpoint_key = PREFIX.pack(shard_uid, segment_seq, CHECKPOINT)
+        self.checkpoint_key = checkpoint_key(shard_uid, segment_seq)
         self._offset = PREFIX.pack(shard_uid, segment_seq, OFFSET)
         self._time = PREFIX.pack(shard_uid, segment_seq, TIME)
         self._key = PREFIX.pack(shard_uid, segment_seq, KEY)

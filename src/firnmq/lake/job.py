@@ -11,6 +11,7 @@ Options are those of the data source, and `firn lake sync` says what the others 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from firnmq.errors import FirnError, InvalidArgument
 from firnmq.lake.jobs.runner import SparkRunner
 from firnmq.lake.jobs.session import spark_session
 from firnmq.lake.jobs.sync import SyncSettings, TopicSync
+from firnmq.lake.plans.option_file import OPTION_FILE, options_in
 from firnmq.lake.plans.places import make_plan, resolved
 from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.plans.source import OptionsSource
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = _Parser.of_job().parse_args(arguments)
         settings = _settings(given)
-        with resolved(_options(given.option)) as options:
+        with resolved({**_of_file(given.option_file), **_options(given.option)}) as options:
             named = [{**options, "topic": topic} for topic in given.topics]
             for each in named:
                 _check(each, settings)
@@ -79,7 +81,7 @@ def _sync(options: dict[str, str], settings: SyncSettings, runner: SparkRunner) 
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong as everything else here does, without the usage."""
+    """Prints an error like the other errors of the job, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidArgument("arguments", message)
@@ -92,6 +94,7 @@ class _Parser(argparse.ArgumentParser):
         defaults = SyncSettings()
         parser.add_argument("topics", nargs="+", metavar="TOPIC")
         parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+        parser.add_argument("--option-file", metavar="FILE", default=os.environ.get(OPTION_FILE))
         parser.add_argument("--partition", choices=("day", "hour"), default=defaults.partition)
         parser.add_argument("--commit-bytes", type=int, default=defaults.commit_bytes)
         parser.add_argument("--sealed", action="store_true")
@@ -122,6 +125,10 @@ def _settings(given: argparse.Namespace) -> SyncSettings:
         schema_kind=given.schema_kind or SyncSettings().schema_kind,
         schema_writers=writers,
     )
+
+
+def _of_file(path: str | None) -> dict[str, str]:
+    return {} if path is None else check_names(options_in(Path(path)))
 
 
 def _options(pairs: Sequence[str]) -> dict[str, str]:

@@ -9,29 +9,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from zipimport import zipimporter
 
-_settled_process = 0
+_frozen_process = 0
 
 
 @contextmanager
 def task() -> Iterator[None]:
-    """Around a task: the next one in the same process begins a quarter of a second sooner.
+    """Wraps a task, so that the next one in the same process starts a quarter of a second sooner.
 
     Before every task Spark has all finders of modules forget what they know, and up to Python 3.12
     those of zip files then read the list of their contents again; pyspark.zip, on the path of every
-    worker, has some 1,500. A finder that is not there has nothing to forget, and is made anew when
-    something is imported that nobody has imported yet.
+    worker, has some 1,500. A finder that is not there has nothing to forget, and is made again when
+    something is imported for the first time.
 
     After every task it collects garbage among all objects, of which nearly all are modules and
     their parts; those that the first task leaves behind are taken out of that search.
     """
-    global _settled_process
+    global _frozen_process
     try:
         yield
     finally:
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, zipimporter):
                 del sys.path_importer_cache[path]
-        if _settled_process != os.getpid():
-            _settled_process = os.getpid()
+        if _frozen_process != os.getpid():
+            _frozen_process = os.getpid()
             gc.collect()
             gc.freeze()

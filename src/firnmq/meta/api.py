@@ -1,8 +1,9 @@
 """What a meta store does: versioned keys, transactions with compares, watches, sessions.
 
 Revisions number the changes of the whole store. Every transaction that changes something takes the
-next one, so a reader that has seen revision N and watches from N + 1 misses nothing. All of it is
-what etcd offers under the same names (mod_revision, create_revision, leases), within etcd's limits.
+next one, so a reader that has seen revision N and watches from N + 1 misses nothing. The interface
+is a subset of etcd's, under the same names (mod_revision, create_revision, leases) and within
+etcd's limits.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ VALUE_BYTES_MAX = 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A key's value and when it came to be."""
+    """A key's value and its revisions."""
 
     key: str
     value: bytes
     create_revision: int
-    """Revision at which the key last began to exist."""
+    """Revision at which the key was last created."""
     mod_revision: int
     """Revision at which the value was written."""
 
@@ -39,7 +40,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareField(Enum):
-    """Which of a key's two revisions a condition is about."""
+    """The revision of a key that a condition compares."""
 
     MOD = "mod_revision"
     CREATE = "create_revision"
@@ -62,7 +63,7 @@ class Compare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def same_life(cls, entry: Entry) -> Compare:
-        """The key was not deleted and made anew since; its value may have changed."""
+        """The key was not deleted and recreated since; its value may have changed."""
         return cls(key=entry.key, revision=entry.create_revision, field=CompareField.CREATE)
 
 
@@ -75,7 +76,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that happened to the watched keys up to a revision, in order."""
+    """All changes of the watched keys up to a revision, in order."""
 
     revision: int
     """The watcher has now seen every change up to here."""
@@ -83,7 +84,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TxnConflict(FirnError):
-    """A compare did not hold; nothing was changed. Read again and decide anew."""
+    """A compare failed; nothing was changed. Read again and retry."""
 
     def __init__(self, compare: Compare, found: int) -> None:
         super().__init__(
@@ -103,7 +104,7 @@ class Compacted(FirnError):
 
 
 class SessionLapsed(FirnError):
-    """The session's time to live ran out, or it was closed: its keys are gone. Begin another."""
+    """The session's time to live ran out, or it was closed: its keys are deleted. Begin another."""
 
     def __init__(self, session_id: int) -> None:
         super().__init__(f"session {session_id} has lapsed; what it had put is deleted")
@@ -111,23 +112,23 @@ class SessionLapsed(FirnError):
 
 
 class Session(Protocol):
-    """A claim that its owner lives: keys put with it are deleted when it ends or lapses."""
+    """A lease: keys put with it are deleted when it is closed or lapses."""
 
     @property
     def session_id(self) -> int: ...
 
     def keep_alive(self) -> None:
-        """Starts the time to live anew; SessionLapsed if it has run out."""
+        """Restarts the time to live; SessionLapsed if it has run out."""
 
     def close(self) -> None:
         """Ends it now. Closing twice is no error."""
 
 
 class Watch(Protocol):
-    """A place in the sequence of changes. For one thread at a time."""
+    """A position in the sequence of changes. Not safe with threads."""
 
     def take(self, timeout_s: float) -> Changes | None:
-        """What has happened since the last time, None if nothing does within the time.
+        """The changes since the last call; None if there are none within the time.
 
         Raises Compacted when those changes are no longer kept, Closed after close.
         """
@@ -156,8 +157,9 @@ class MetaStore(Protocol):
     ) -> int:
         """Changes all or nothing and returns the revision; TxnConflict if a compare fails.
 
-        Keys that are put belong to the session, or to none if none is given. Deleting what is
-        not there is no error. After StorageFailed the outcome is unknown until the next read.
+        Keys that are put belong to the session, if one is given. Deleting a missing key is no
+        error. After an error nothing has changed, unless it is a StorageFailed with
+        `is_outcome_unknown`: then the next successful read shows the outcome.
         """
 
     def watch(self, prefix: str, from_revision: int) -> Watch:

@@ -1,4 +1,4 @@
-"""A node's copy of the meta store: read without waiting, and followed by revision."""
+"""A node's copy of the meta store: reads never wait, and a watch keeps it up to date."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from firnmq.eventlog import EventLogger
 from firnmq.meta.api import Changes, Compacted, Entry, Event, MetaStore, Snapshot, Watch
 
 _TAKE_S = 60.0
-"""A quiet watch is asked again after this long."""
+"""The time-out of one call of the watch."""
 _RETRY_S = 0.2
-"""Between attempts to read a store that refuses."""
+"""Between attempts to read a failing store."""
 _log = EventLogger("meta")
 
 Listener = Callable[[list[Event]], None]
 
 
 class CacheBehind(TimedOut):
-    """The node's cache did not see a change in time; the change itself is made."""
+    """The node's cache did not see a change in time; the change itself was committed."""
 
     def __init__(self, reached: int, wanted: int, timeout_s: float) -> None:
         super().__init__(
@@ -34,12 +34,13 @@ class CacheBehind(TimedOut):
 class MetaCache:
     """Every entry as of some revision, which only grows. Safe with threads.
 
-    It starts from a snapshot and then watches from the revision after it, so nothing is missed; if
-    it ever falls behind what the store keeps, it takes a snapshot again and works out what changed.
+    It starts from a snapshot and then watches from the next revision, so it misses nothing. If it
+    falls behind the changes that the store keeps, it takes another snapshot and computes the
+    differences.
     """
 
     def __init__(self, store: MetaStore) -> None:
-        """Returns with everything there is at this moment."""
+        """Returns with the cache filled from a snapshot."""
         self._store = store
         self._changed = threading.Condition(threading.RLock())
         """Guards everything below but `_entries`' single lookups; notified with every change."""
@@ -55,7 +56,7 @@ class MetaCache:
 
     @property
     def revision(self) -> int:
-        """Every change up to here has been taken, and every listener has been told."""
+        """Every change up to here has been applied, and every listener has been called."""
         return self._revision
 
     def get(self, key: str) -> Entry | None:
@@ -68,7 +69,7 @@ class MetaCache:
         return sorted(found, key=lambda entry: entry.key)
 
     def listen(self, prefix: str, listener: Listener) -> None:
-        """Tells the listener of every entry with the prefix, and of every change from then on.
+        """Calls the listener with every entry with the prefix, and with every change from then on.
 
         Changes come in the cache's thread, in order, before the cache shows their revision.
         """
@@ -92,7 +93,7 @@ class MetaCache:
             raise CacheBehind(self._revision, revision, timeout_s)
 
     def close(self) -> None:
-        """Stops following; what it has can still be read."""
+        """Stops the watch; the entries can still be read."""
         self._stopping.set()
         with self._changed:
             self._is_closed = True
@@ -135,7 +136,7 @@ class MetaCache:
             self.apply(changes)
 
     def apply(self, changes: Changes) -> None:
-        """Takes changes that follow the cache's revision."""
+        """Applies changes that follow the cache's revision."""
         with self._changed:
             for event in changes.events:
                 if event.entry is None:
@@ -147,7 +148,7 @@ class MetaCache:
             self._changed.notify_all()
 
     def _log_and_start_over(self) -> None:
-        """So much has changed that the changes are no longer kept: compares with what is."""
+        """The store no longer keeps the missed changes: compares the cache with a snapshot."""
         self._drop_watch()
         try:
             snapshot = self._store.range("")
@@ -185,5 +186,5 @@ class MetaCache:
                 continue
             try:
                 listener(wanted)
-            except FirnError as error:  # A damaged record must not keep others from being seen.
+            except FirnError as error:  # A damaged record must not hide others.
                 _log.error("meta_record_unreadable", prefix=prefix, error=str(error))

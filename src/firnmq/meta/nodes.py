@@ -1,4 +1,4 @@
-"""Nodes and their lives: each registration gets an incarnation above all before it."""
+"""Registration of nodes: each one gets a higher incarnation than all before it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from firnmq.meta.records import (
 
 
 class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered node in this life."""
+    """A registered node with its incarnation."""
 
     node: int
     incarnation: int
     guard: Compare
-    """Holds as long as the node was not registered again: every transaction of it has this."""
+    """Holds until the node is registered again; every transaction of the node contains it."""
 
     @property
     def replica(self) -> Replica:
         return Replica(self.node, self.incarnation)
 
     def refusal(self, store: MetaStore) -> StaleIncarnation:
-        """What to say when the guard does not hold."""
+        """The error if the guard does not hold."""
         entry = store.get(self.guard.key)
         current = 0 if entry is None else decode(entry, Incarnation).incarnation
         return StaleIncarnation(self.node, self.incarnation, current)
@@ -40,7 +40,7 @@ class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
 def register_node(
     store: MetaStore, node: int, clock: Clock, session: Session | None = None
 ) -> NodeIdentity:
-    """Begins a new life of the node; an earlier one can no longer write.
+    """Registers the node with a new incarnation; an earlier one can no longer write.
 
     With a session the node is listed while the session lasts. A store that belongs to one process
     needs none: its lock ends with the process.
@@ -59,5 +59,5 @@ def register_node(
             if session is not None:
                 store.txn([guard], listing, session=session)
         except TxnConflict:
-            continue  # Another process registers the same node; the later one will be the node.
+            continue  # Another process registers the same node; the later registration wins.
         return NodeIdentity(node=node, incarnation=last + 1, guard=guard)

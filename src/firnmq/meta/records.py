@@ -1,7 +1,7 @@
-"""What the meta store holds: keys, and values as msgpack maps. docs/formats/meta.md describes it.
+"""Keys and values of the meta store; values are msgpack maps. docs/formats/meta.md describes them.
 
-The form is the cluster's: a segment names its leader, its replicas and who is in sync, even where
-all of them are the same single node.
+The records are those of a cluster: a segment names its leader, its replicas and its in-sync
+replicas, even if all of them are the same single node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TopicState(Enum):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value. A field with a default may be absent; one that is unknown is passed over."""
+    """A value. A field with a default may be absent; an unknown field is ignored."""
 
 
 class TopicRecord(Record, frozen=True, kw_only=True):
@@ -43,7 +43,8 @@ class TopicRecord(Record, frozen=True, kw_only=True):
     topic_id: str
     shard_count: int
     options: dict[str, str | None]
-    """Every option as text, None where there is no limit: later defaults change nothing."""
+    """Every option as text, None for no limit. Defaults are included, so that later defaults do not
+    change an existing topic."""
     created_ms: int
     state: TopicState
 
@@ -54,9 +55,9 @@ class TopicRecord(Record, frozen=True, kw_only=True):
 class ShardRecord(Record, frozen=True, kw_only=True):
     name: str
     uid: int
-    """Names the shard's rows in the key-value store; never used again."""
+    """The shard's number in the key-value store; never reused."""
     active: int
-    """Segment that is appended to."""
+    """The active segment."""
     epoch: int = 0
     """Goes up when the leader changes, and is written into batches."""
     start: int = 0
@@ -68,18 +69,18 @@ class ShardRecord(Record, frozen=True, kw_only=True):
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True):
-    """A node in one of its lives."""
+    """A registered node."""
 
     node: int
     incarnation: int
 
 
 class SegmentRecord(Record, frozen=True, kw_only=True):
-    """Offsets are half-open: [start, end). What is known only when sealed has a default."""
+    """Offsets are half-open: [start, end). Fields that only sealing sets have defaults."""
 
     state: SegmentState
     epoch: int
-    """Goes up with every change; whoever changes the record names the one it knows."""
+    """Goes up with every change; a change names the epoch that it read."""
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[Replica, ...]
@@ -95,25 +96,25 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     first_expiry_ms: int = 0
     """No record expires by its own header before this."""
     slot: int = 0
-    """Which of its two places holds the bytes and the indexes; compaction writes the other."""
+    """Which of its two slots holds the bytes and the indexes; compaction writes the other."""
     compacted_ms: int = -1
     """Since when it holds at most one record of each key; -1: it may hold more."""
     has_gaps: bool = False
-    """Records were removed, so its batches need not follow each other."""
+    """Records were removed, so its batches need not be contiguous."""
     tombstone_count: int = 0
-    """Records without a value that compaction has left."""
+    """Tombstones that compaction has kept."""
     transactions: tuple[tuple[int, int, int], ...] = ()
     """Open at the end: producer id, epoch, first offset."""
     producers: tuple[tuple[int, bytes], ...] = ()
-    """Idempotent producers at the end: producer id, and its state as in the index."""
+    """Idempotent producers at the end: producer id, and state in its stored form."""
     tier: TierCopy | None = None
-    """Its copy in the object store, under way or finished."""
+    """Its copy in the object store, in progress or finished."""
     is_local: bool = True
-    """Whether bytes and indexes are where the engine keeps them; else only in the store."""
+    """Whether bytes and indexes are local; otherwise they are only in the object store."""
 
 
 class GraveRecord(Record, frozen=True, kw_only=True):
-    """A copy in the object store that outlived its shard; gone once its objects are."""
+    """A copy in the object store whose shard was deleted; removed with its objects."""
 
     shard: str
     seq: int
@@ -123,10 +124,10 @@ class GraveRecord(Record, frozen=True, kw_only=True):
 
 
 class LakeRecord(Record, frozen=True, kw_only=True):
-    """How far a shard's records are in its topic's table."""
+    """How many of a shard's records are in its topic's table."""
 
     end: int
-    """First offset that is not there."""
+    """First offset that is not in the table."""
     changed_ms: int
 
 
@@ -137,7 +138,7 @@ class NodeRecord(Record, frozen=True, kw_only=True):
 
 
 class Incarnation(Record, frozen=True, kw_only=True):
-    """Kept when the node goes, so that the next one is higher."""
+    """Kept when the node is removed, so that its next incarnation is higher."""
 
     incarnation: int
 

@@ -1,8 +1,8 @@
-"""Shards and their segment chains in the meta store: what engines know as their ShardCatalog.
+"""Shards and their segment chains in the meta store: the engines' ShardCatalog.
 
-Every change names the epoch it knows of the segment it changes and is one transaction, which also
-holds that this node has not been registered again. Reads that decide something go to the store, not
-to the cache.
+Every change is one transaction. It names the epoch that it read of each segment it changes, and
+contains the guard that this node has not been registered again. Reads on which a change depends go
+to the store, not to the cache.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from firnmq.engines.tier import TierCopy
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import (
     AlreadyExists,
+    FirnError,
     InvalidArgument,
     ShardNotFound,
     StaleEpoch,
+    StorageFailed,
 )
 from firnmq.eventlog import EventLogger
 from firnmq.meta.api import Compare, Entry, MetaStore, TxnConflict
@@ -56,14 +58,14 @@ from firnmq.meta.records import (
 _log = EventLogger("meta")
 
 SHARDS_WAIT_S = 3.0
-"""How long new shards may take to come up in the node's cache."""
+"""How long new shards may take to appear in the node's cache."""
 _ENTRIES_PER_SHARD = 2
 _ENTRIES_PER_TXN = 2
-"""Beside the shards: the counter, and the guard of the node among the compares."""
+"""Operations beside the shards: the counter, and the node's guard among the compares."""
 _ENTRIES_PER_REMOVAL = 2
-"""A segment's record goes, and the grave of its copy comes."""
+"""A segment's record is deleted, and the grave of its copy is put."""
 _COPIED = b"upload_id"
-"""Only the record of a segment that has a copy holds this name."""
+"""Only the record of a segment with a copy contains this field name."""
 
 
 class MetaShards:
@@ -94,10 +96,11 @@ class MetaShards:
     def add_shards(
         self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
     ) -> list[ShardSpec]:
-        """Registers shards with their first segments, under numbers that were never used before.
+        """Registers shards with their first segments, under numbers that were never used.
 
-        Returns when the node's cache has them, TimedOut if it does not in time. As many as fit go
-        into one transaction; whoever asks for more removes those that are there if one fails.
+        Returns when the node's cache has them; raises TimedOut if it does not in time. A
+        transaction holds as many shards as fit. If a later transaction fails, the caller removes
+        the shards of the earlier ones.
         """
         for name in names:
             if "/" in name:
@@ -148,14 +151,14 @@ class MetaShards:
             return revision, specs
 
     def reconfigure(self, spec: ShardSpec) -> None:
-        """Gives a shard without a topic other options; otherwise they are the topic's."""
+        """Changes the options of a shard without a topic; other shards have their topic's."""
         entry, shard = self._shard(spec.uid)
         if shard.topic_id is None:
             changed = msgspec.structs.replace(shard, options=spec.config.options())
             self._txn([Compare.unchanged(entry)], {entry.key: changed})
 
     def shards(self) -> list[ShardSpec]:
-        """All there are, as the node's cache knows them; those of a topic share its options."""
+        """All shards in the node's cache; those of a topic share its options."""
         topics = (decode(entry, TopicRecord) for entry in self._cache.below(TOPICS))
         configs = {topic.topic_id: topic.config() for topic in topics}
         found = []
@@ -174,9 +177,9 @@ class MetaShards:
         return found
 
     def remove_shards(self, names: Iterable[str]) -> None:
-        """Forgets shards and their segments; those that are not there are passed over.
+        """Deletes the records of shards and their segments; ignores missing ones.
 
-        Copies that segments have in the object store are noted as graves in the same transaction.
+        The same transaction records graves for the segments' copies in the object store.
         """
         keys = []
         uids = []
@@ -184,7 +187,7 @@ class MetaShards:
         for name in names:
             for entry in self._segments(name):
                 keys.append(entry.key)
-                if _COPIED in entry.value:  # Any other is not read: it may be damaged.
+                if _COPIED in entry.value:  # Other records are not decoded: they may be damaged.
                     record = decode(entry, SegmentRecord)
                     if record.tier is not None:
                         graves[entry.key] = self._grave(name, entry.key, record, record.tier)
@@ -192,7 +195,7 @@ class MetaShards:
                 keys.append(lake_key(name))
             shard_entry = self._store.get(shard_key(name))
             if shard_entry is not None:
-                # Last, so that what a crash leaves can be removed again.
+                # Last, so that a removal can be repeated after a crash.
                 keys.append(shard_entry.key)
                 uids.append(decode(shard_entry, ShardRecord).uid)
         for part in _parts(keys, self._store.txn_ops_max // _ENTRIES_PER_REMOVAL):
@@ -211,11 +214,11 @@ class MetaShards:
         )
 
     def graves(self) -> list[GraveRecord]:
-        """Copies whose shards are gone and whose objects may still be there."""
+        """Copies of deleted shards whose objects may still exist."""
         return [decode(entry, GraveRecord) for entry in self._store.range(TIER_GRAVES).entries]
 
     def forget_graves(self, graves: Sequence[GraveRecord]) -> None:
-        """Called when their objects are gone; those that are not there are passed over."""
+        """Removes graves whose objects are gone; ignores missing ones."""
         keys = [_grave_key(segment_key(each.shard, each.seq)) for each in graves]
         for part in _parts(keys, self._store.txn_ops_max):
             self._txn([], {}, part)
@@ -223,16 +226,16 @@ class MetaShards:
     # The lake -----------------------------------------------------------------------------------
 
     def lake_end(self, uid: int) -> int:
-        """End of what the lake's table has of the shard; 0 if nobody has said."""
+        """End of the shard's records in the lake's table; 0 if none was recorded."""
         entry = self._store.get(lake_key(self._name(uid)))
         return 0 if entry is None else decode(entry, LakeRecord).end
 
     def has_lake(self, uid: int) -> bool:
-        """Whether somebody has said so, be it 0."""
+        """Whether a lake offset was recorded, even if it is 0."""
         return self._store.get(lake_key(self._name(uid))) is not None
 
     def move_lake_end(self, uid: int, end: int) -> int:
-        """Moves that end, never back; where it is now."""
+        """Advances the lake offset, never back; returns the present one."""
         name = self._name(uid)
         key = lake_key(name)
         while True:
@@ -244,27 +247,27 @@ class MetaShards:
             if end <= before:
                 return before
             compare = Compare.absent(key) if entry is None else Compare.unchanged(entry)
-            # The shard must stay: nobody would remove the record of one that is gone.
+            # The shard must still exist: nothing would remove the record of a deleted shard.
             compares = [self._node.guard, compare, Compare.unchanged(shard)]
             record = LakeRecord(end=end, changed_ms=self._now())
             try:
                 self._store.txn(compares, {key: encode(record)})
             except TxnConflict as conflict:
                 self._judge(conflict)
-                continue  # Another sync came first, or the shard has rolled.
+                continue  # A concurrent sync won, or the shard has rolled.
             return end
 
     # Segment chains -----------------------------------------------------------------------------
 
     def chain(self, uid: int) -> list[SegmentMeta]:
-        """The shard's segments in order, those included whose bytes are being removed."""
+        """The shard's segments in order, including those whose bytes are being removed."""
         return [
             _meta(segment_seq_of(entry.key), decode(entry, SegmentRecord))
             for entry in self._segments(self._name(uid))
         ]
 
     def segment(self, uid: int, seq: int) -> SegmentMeta | None:
-        """One segment as the store has it now."""
+        """One segment, read from the store."""
         entry = self._store.get(segment_key(self._name(uid), seq))
         return None if entry is None else _meta(seq, decode(entry, SegmentRecord))
 
@@ -282,7 +285,7 @@ class MetaShards:
         active: SegmentMeta,
         producers: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        """Seals the active segment and makes the next one the active one: one transaction."""
+        """Seals the active segment and activates the next one, in one transaction."""
         name = self._name(uid)
         entry, segment = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
         shard_entry, shard = self._shard(uid)
@@ -297,28 +300,11 @@ class MetaShards:
             },
         )
 
-    def undo_roll(self, uid: int, active: SegmentMeta, newer_seqs: Sequence[int]) -> SegmentMeta:
-        """Makes a segment the active one again and forgets those after it: one transaction."""
-        name = self._name(uid)
-        entry = self._segment(name, active.seq)
-        before = decode(entry, SegmentRecord)
-        shard_entry, shard = self._shard(uid)
-        again = dataclasses.replace(active, epoch=before.epoch + 1)
-        self._txn(
-            [Compare.unchanged(entry), Compare.unchanged(shard_entry)],
-            {
-                entry.key: self._active(again),
-                shard_entry.key: msgspec.structs.replace(shard, active=active.seq),
-            },
-            [segment_key(name, seq) for seq in newer_seqs],
-        )
-        return again
-
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
-        """Puts one sealed segment in the place of itself and of those after it, which were merged
-        into it, for the same offsets: one transaction.
+        """Replaces a sealed segment and those after it, which were merged into it, by one segment
+        for the same offsets, in one transaction.
 
-        StaleEpoch if another change of any of them came first.
+        StaleEpoch if a concurrent change of any of them won.
         """
         name = self._name(uid)
         entry, segment = self._held(name, new.seq, new.epoch - 1, SegmentState.SEALED)
@@ -335,9 +321,9 @@ class MetaShards:
     # Copies in the object store -----------------------------------------------------------------
 
     def change_copy(self, uid: int, new: SegmentMeta) -> None:
-        """Gives a sealed segment another copy or another place: one transaction.
+        """Changes the copy or the location of a sealed segment, in one transaction.
 
-        StaleEpoch if another change of it came first.
+        StaleEpoch if a concurrent change won.
         """
         name = self._name(uid)
         entry, segment = self._held(
@@ -349,7 +335,7 @@ class MetaShards:
         self._txn([Compare.unchanged(entry)], {entry.key: changed})
 
     def dead_copies(self) -> list[tuple[str, SegmentMeta]]:
-        """Deleted segments that may still have objects, as the node's cache knows them."""
+        """Deleted segments in the node's cache that may still have objects."""
         found = []
         for entry in self._cache.below(SEGMENTS):
             if _COPIED not in entry.value:
@@ -361,8 +347,8 @@ class MetaShards:
         return found
 
     def forget_copy(self, uid: int, seq: int) -> None:
-        """Removes the record of a deleted segment whose objects are gone; one that is not there
-        is passed over."""
+        """Removes the record of a deleted segment whose objects are gone; ignores a missing
+        record."""
         name = self._name(uid)
         entry = self._store.get(segment_key(name, seq))
         if entry is None:
@@ -373,9 +359,9 @@ class MetaShards:
         self._txn([Compare.unchanged(entry)], {}, [entry.key])
 
     def begin_again(self, uid: int, active: SegmentMeta) -> SegmentMeta:
-        """Makes this the active segment, in the memory of this life of the node.
+        """Makes this the active segment, in the memory of this incarnation of the node.
 
-        Whatever was active before is gone with the process that had it in its memory.
+        The previous active segment was lost with the process that held it in memory.
         """
         name = self._name(uid)
         shard_entry, shard = self._shard(uid)
@@ -395,7 +381,7 @@ class MetaShards:
         return active
 
     def is_held_here(self, uid: int) -> bool:
-        """Whether the active segment is of this life of the node."""
+        """Whether the active segment belongs to this incarnation of the node."""
         name = self._name(uid)
         entry = self._segment(name, self._shard(uid)[1].active)
         return self._node.replica in decode(entry, SegmentRecord).isr
@@ -412,9 +398,9 @@ class MetaShards:
         deleted: Sequence[SegmentMeta],
         active: SegmentMeta | None = None,
     ) -> None:
-        """Moves the start and marks the segments below it deleted, as one transaction.
+        """Moves the start and marks the segments below it deleted, in one transaction.
 
-        `active` is where a memory shard goes on, if what it had as active is dropped too.
+        `active` is where a memory shard continues, if its active segment is dropped too.
         """
         name = self._name(uid)
         entry, shard = self._shard(uid)
@@ -430,13 +416,20 @@ class MetaShards:
             puts[segment_key(name, active.seq)] = self._active(active)
             shard = msgspec.structs.replace(shard, active=active.seq)
         puts = {entry.key: msgspec.structs.replace(shard, start=start_offset), **puts}
-        # If they do not fit one transaction, the start goes with the first: whatever ends below it
-        # and is still sealed after a crash is dropped by the next round of retention.
+        # If they do not fit one transaction, the first one moves the start. After a crash, the next
+        # round of retention drops the segments below it that are still sealed.
         limit = self._store.txn_ops_max - len(deletes) - 1
+        has_begun = False
         while puts:
-            self._txn(compares[:limit], dict(islice(puts.items(), limit)), deletes)
+            try:
+                self._txn(compares[:limit], dict(islice(puts.items(), limit)), deletes)
+            except (StorageFailed, StaleEpoch) as error:
+                if has_begun:
+                    raise _in_part(name, error) from error
+                raise
             puts, deletes = dict(islice(puts.items(), limit, None)), []
             compares = compares[limit:]
+            has_begun = True
 
     def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
         """Removes the records of dropped segments."""
@@ -493,7 +486,7 @@ class MetaShards:
     def _held(
         self, name: str, seq: int, epoch: int, *states: SegmentState
     ) -> tuple[Entry, SegmentRecord]:
-        """A segment's record, which must be at the epoch and in a state that the caller knows."""
+        """A segment's record, which must have the caller's epoch and one of the given states."""
         entry = self._store.get(segment_key(name, seq))
         if entry is None:
             raise StaleEpoch(f"{name}/{seq}", epoch, -1)
@@ -518,8 +511,15 @@ class MetaShards:
         return self._clock.now_ms()
 
 
+def _in_part(name: str, error: FirnError) -> StorageFailed:
+    """A change that needs several transactions failed after the first."""
+    failure = StorageFailed(name, error.cause if isinstance(error, StorageFailed) else error)
+    failure.is_outcome_unknown = True
+    return failure
+
+
 def _grave_key(key: str) -> str:
-    """Where the copy of a segment, given by its key, is remembered once the shard is gone."""
+    """The key of the grave of a segment's copy, which is kept after the shard is deleted."""
     return TIER_GRAVES + key.removeprefix(SEGMENTS)
 
 

@@ -1,10 +1,11 @@
 """The meta store of a single machine: SQLite in WAL mode, synced at every commit.
 
-`entries` holds what is, `changes` what became of it, revision by revision: watches are served from
-there, so a watcher that was away for a while misses nothing as long as the changes are kept.
+`entries` holds the present entries, `changes` the changes by revision. Watches read `changes`, so a
+watcher that was away for a while misses nothing as long as the changes are kept.
 
-A data directory belongs to one process, so its store locks the file for good and needs no shared
-memory. Opened as shared, several processes may use it, and watches look for the others' commits.
+A data directory belongs to one process, so its store locks the file permanently and needs no shared
+memory. If it is opened as shared, several processes may use it, and watches poll for commits of the
+others.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ from firnmq.errors import (
     storage_failure,
 )
 from firnmq.meta.api import (
-    KEY_BYTES_MAX,
-    VALUE_BYTES_MAX,
     Changes,
     Compacted,
     Compare,
@@ -42,16 +41,17 @@ from firnmq.meta.api import (
     Snapshot,
     TxnConflict,
 )
+from firnmq.meta.checks import check_request
 
 CHANGES_KEPT = 10_000
 """Revisions a watcher may be behind; one further behind reads a snapshot again."""
 _COMPACT_EVERY = 500
 _TAKE_REVISIONS = 1_000
-"""Revisions a watch is given at once, to bound what it holds in memory."""
+"""Revisions per call of a watch: bounds its memory."""
 _BUSY_S = 30.0
 """How long a writer waits for another process before it gives up."""
 _POLL_S = 0.02
-"""How often a watch of a shared store looks for commits of other processes."""
+"""How often a watch of a shared store polls for commits of other processes."""
 _WHERE = "the meta store"
 
 _SCHEMA = """
@@ -79,13 +79,16 @@ CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NU
 INSERT OR IGNORE INTO counters VALUES ('format', 1), ('revision', 0), ('oldest', 1);
 """
 _FORMAT = 1
+_IS_ALIVE = "deadline_ms > ?1 AND deadline_ms <= ?1 + ttl_ms"
+"""Deadlines are by the steady clock, which restarts with the machine: a deadline that is farther
+away than a session lasts is from before the restart, and so is its session."""
 
 
 class SqliteMetaStore:
     """A MetaStore in one file. One connection, one transaction at a time, under one lock."""
 
     txn_ops_max = 50_000
-    """What one transaction may hold in memory, and keep others waiting for."""
+    """Bounds the memory of one transaction and the time for which it blocks others."""
 
     def __init__(
         self,
@@ -104,10 +107,12 @@ class SqliteMetaStore:
         self._committed = 0
         """The newest revision this store has written or seen."""
         self._failure: FirnError | None = None
+        self.on_failure: Callable[[FirnError], None] = _ignore_failure
+        """Called each time that a commit fails."""
         self._is_closed = False
         self._db = self._connect()
         if not is_shared:
-            self._end_sessions("id > ?", 0)  # A session lives in a process, and all others ended.
+            self._end_sessions("id > ?", 0)  # All other processes have ended.
 
     # Reading ------------------------------------------------------------------------------
 
@@ -135,31 +140,50 @@ class SqliteMetaStore:
         session: Session | None = None,
     ) -> int:
         puts = puts or {}
-        ops_count = max(len(compares), len(puts) + len(deletes))
-        if ops_count > self.txn_ops_max:
-            text = f"{ops_count:,} operations, at most {self.txn_ops_max:,} fit"
-            raise InvalidArgument("transaction", text)
-        _check_request(puts, deletes)
+        check_request(compares, puts, deletes, self.txn_ops_max)
         self.expire_sessions()
-        with self._writing() as db:
-            for compare in compares:
-                entry = _get(db, compare.key)
-                found = 0 if entry is None else getattr(entry, compare.field.value)
-                if found != compare.revision:
-                    raise TxnConflict(compare, found)
-            if session is not None:
-                self._check_session(db, session.session_id)
-            return self._change(db, puts, deletes, 0 if session is None else session.session_id)
+        revision = 0
+        with self._changed:  # The lock is held from the transaction to the check of its outcome.
+            try:
+                with self._writing() as db:
+                    for compare in compares:
+                        entry = _get(db, compare.key)
+                        found = 0 if entry is None else getattr(entry, compare.field.value)
+                        if found != compare.revision:
+                            raise TxnConflict(compare, found)
+                    if session is not None:
+                        self._check_session(db, session.session_id)
+                    owner = 0 if session is None else session.session_id
+                    revision = self._change(db, puts, deletes, owner)
+            except StorageFailed as failure:
+                if revision == 0 or not self._has_happened(revision, failure):
+                    raise
+        return revision
+
+    def _has_happened(self, revision: int, failure: StorageFailed) -> bool:
+        """Whether a transaction was stored although its commit failed.
+
+        Reopening the database decides it. If that fails too, or if the revision may be another
+        process's, the failure says that the outcome is unknown.
+        """
+        try:
+            with self._using() as db:
+                found = _counter(db, "revision")
+        except FirnError:
+            failure.is_outcome_unknown = True
+            return False
+        failure.is_outcome_unknown = self._is_shared and found >= revision
+        return found >= revision and not self._is_shared
 
     def compact(self, revision: int) -> None:
-        """Forgets the changes below a revision; watchers that are behind it start over."""
+        """Deletes the changes below a revision; watchers that are behind it start over."""
         with self._writing() as db:
             _compact(db, min(revision, _counter(db, "revision") + 1))
 
     def _change(
         self, db: sqlite3.Connection, puts: Mapping[str, bytes], deletes: Sequence[str], owner: int
     ) -> int:
-        """Writes changes under the next revision, within the transaction that is open."""
+        """Writes changes under the next revision, within the open transaction."""
         gone = [key for key in deletes if _get(db, key) is not None]
         revision = _counter(db, "revision")
         if not puts and not gone:
@@ -197,7 +221,7 @@ class SqliteMetaStore:
     def take_changes(
         self, prefix: str, from_revision: int, timeout_s: float, is_wanted: Callable[[], bool]
     ) -> Changes | None:
-        """Changes from a revision on, waited for; None if none come in time. For watches."""
+        """Waits for changes from a revision on; None if there are none in time. For watches."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while is_wanted():
@@ -227,7 +251,7 @@ class SqliteMetaStore:
         return Changes(revision=upto, events=tuple(map(_event, rows)))
 
     def wake_watches(self) -> None:
-        """Makes every watch look whether it is still wanted."""
+        """Wakes every watch to check whether it was closed."""
         with self._changed:
             self._changed.notify_all()
 
@@ -240,7 +264,7 @@ class SqliteMetaStore:
         with self._writing() as db:
             made = db.execute(
                 "INSERT INTO sessions (ttl_ms, deadline_ms) VALUES (?, ?)",
-                (ttl_ms, self._clock.now_ms() + ttl_ms),
+                (ttl_ms, self._clock.steady_ms() + ttl_ms),
             )
             return SqliteSession(self, int(made.lastrowid or 0))
 
@@ -251,7 +275,7 @@ class SqliteMetaStore:
             self._check_session(db, session_id)
             db.execute(
                 "UPDATE sessions SET deadline_ms = ? + ttl_ms WHERE id = ?",
-                (self._clock.now_ms(), session_id),
+                (self._clock.steady_ms(), session_id),
             )
 
     def end_session(self, session_id: int) -> None:
@@ -259,12 +283,12 @@ class SqliteMetaStore:
         self._end_sessions("id = ?", session_id)
 
     def expire_sessions(self) -> None:
-        """Deletes what lapsed sessions had put. Every transaction does so first; whoever keeps
-        time for the store calls it as well, so that watchers learn of it soon."""
-        self._end_sessions("deadline_ms <= ?", self._clock.now_ms())
+        """Deletes the keys of lapsed sessions. Every transaction does so first; the store's owner
+        should also call it regularly, so that watchers see the end of a session soon."""
+        self._end_sessions(f"NOT ({_IS_ALIVE})", self._clock.steady_ms())
 
     def _end_sessions(self, condition: str, number: int) -> None:
-        """Each session's keys go with one revision, together with the session."""
+        """Deletes each session with its keys, in one revision per session."""
         select = f"SELECT id FROM sessions WHERE {condition} ORDER BY id"
         with self._using() as db:
             if db.execute(select, (number,)).fetchone() is None:
@@ -277,11 +301,21 @@ class SqliteMetaStore:
 
     def _check_session(self, db: sqlite3.Connection, session_id: int) -> None:
         found = db.execute(
-            "SELECT 1 FROM sessions WHERE id = ? AND deadline_ms > ?",
-            (session_id, self._clock.now_ms()),
+            f"SELECT 1 FROM sessions WHERE {_IS_ALIVE} AND id = ?2",
+            (self._clock.steady_ms(), session_id),
         ).fetchone()
         if found is None:
             raise SessionLapsed(session_id)
+
+    @property
+    def failure(self) -> FirnError | None:
+        """Why the next use reopens the database; None if it does not."""
+        return self._failure
+
+    def reopen(self) -> None:
+        """Reopens the database if a commit failed; raises while the disk still refuses."""
+        with self._using():
+            pass
 
     # The connection -----------------------------------------------------------------------
 
@@ -298,7 +332,7 @@ class SqliteMetaStore:
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        """The connection for this thread alone; one that had failed is opened anew."""
+        """The connection, exclusively for this thread; reopened after a failure."""
         with self._changed:
             if self._is_closed:
                 raise Closed("the meta store is closed")
@@ -320,14 +354,16 @@ class SqliteMetaStore:
                 failure = _typed(error, self._path)
                 if isinstance(failure, StorageFailed):
                     self._failure = failure
+                    self.on_failure(failure)
                 raise failure from error
             self._committed = _counter(db, "revision")
             self._changed.notify_all()
 
     def _reopen(self) -> None:
-        """After a failed commit nobody knows whether it is on the device, and what a failed sync
-        leaves in the page cache need not be. Opening anew decides by what the log holds, and
-        moving all of it into the database leaves no part of it in doubt."""
+        """Reopens the database after a failed commit, which may or may not be on the device.
+
+        The write-ahead log, as it reads now, decides. A full checkpoint makes the decision durable:
+        pages of a failed sync may be in the page cache but not on the device."""
         with suppress(sqlite3.Error):
             self._db.close()
         self._db = self._connect()
@@ -401,6 +437,10 @@ class SqliteWatch:
         self._store.wake_watches()
 
 
+def _ignore_failure(_: FirnError) -> None:
+    """The default: failures are not reported."""
+
+
 @contextmanager
 def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[None]:
     db.execute(f"BEGIN {kind}")
@@ -422,7 +462,7 @@ def _get(db: sqlite3.Connection, key: str) -> Entry | None:
 
 
 def _format(db: sqlite3.Connection) -> int | None:
-    """The format of the database, 0 if it is none of ours, None if nothing is in it."""
+    """The format of the database; 0 if it is not ours, None if it is empty."""
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
         return None
@@ -469,22 +509,6 @@ def _event(row: tuple[int, str, bytes | None, int]) -> Event:
 def _after(prefix: str) -> str:
     """Above every key with the prefix: keys are printable ASCII."""
     return prefix + "\x7f"
-
-
-def _check_request(puts: Mapping[str, bytes], deletes: Sequence[str]) -> None:
-    """Refuses what etcd would refuse, so that nothing written here fails there."""
-    for key, value in puts.items():
-        check_key(key)
-        if len(value) > VALUE_BYTES_MAX:
-            raise InvalidArgument(key, f"value of {len(value):,} bytes, above {VALUE_BYTES_MAX:,}")
-    if len(set(deletes)) < len(deletes) or any(key in puts for key in deletes):
-        raise InvalidArgument("deletes", "a transaction may change a key only once")
-
-
-def check_key(key: str) -> None:
-    """Keys are printable ASCII, so that they sort the same everywhere."""
-    if not 0 < len(key) <= KEY_BYTES_MAX or not key.isascii() or not key.isprintable():
-        raise InvalidArgument("key", f"{key[:100]!r} is not 1 to {KEY_BYTES_MAX} printable letters")
 
 
 def _typed(error: sqlite3.Error, path: Path) -> FirnError:

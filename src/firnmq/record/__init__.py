@@ -23,6 +23,7 @@ from firnmq.record.codec import (
     IS_COMPILED,
     BatchEntry,
     BinaryViews,
+    JudgedBatch,
     Walk,
     chain_batch_crc,
     collect,
@@ -31,9 +32,9 @@ from firnmq.record.codec import (
     encode,
     encode_columns,
     encode_some,
+    judge,
     key_entries,
     tag_entries,
-    take_plain,
     validate,
     validate_header,
     walk,
@@ -42,6 +43,7 @@ from firnmq.record.columns import BinaryColumn, Columns, columns_of_records
 from firnmq.record.compression import compress, decompress
 from firnmq.record.rewrite import empty_batch, filtered, unpacked, with_header
 from firnmq.record.selection import ALL_COLUMNS, EVERYTHING, ColumnName, Selection
+from firnmq.record.stream import BatchStream, Reason, Run, Stop
 from firnmq.record.types import BatchTerms, Headers, NewRecord, Record, checked
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "RECORD_BYTES_MAX",
     "BatchEntry",
     "BatchHeader",
+    "BatchStream",
     "BatchTerms",
     "BinaryColumn",
     "BinaryViews",
@@ -63,9 +66,13 @@ __all__ = [
     "Columns",
     "Compression",
     "Headers",
+    "JudgedBatch",
     "NewRecord",
+    "Reason",
     "Record",
+    "Run",
     "Selection",
+    "Stop",
     "Walk",
     "chain_batch_crc",
     "checked",
@@ -81,12 +88,12 @@ __all__ = [
     "encode_columns",
     "encode_some",
     "filtered",
+    "judge",
     "key_entries",
     "parse_header",
     "patch_base",
     "patched_prefix",
     "tag_entries",
-    "take_plain",
     "unpacked",
     "validate",
     "validate_header",

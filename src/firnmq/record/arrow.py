@@ -164,7 +164,7 @@ def _list(kind: Any, length: int, bounds: Bytes | None, entries: pa.Array) -> pa
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
     """All rows in one batch whose arrays begin at their buffers' beginning.
 
-    Arrays cut out of others share their buffers from the middle on; a trip through Arrow's own
+    Slices of arrays share their buffers from the middle on; a trip through Arrow's own
     stream format is what makes them begin at zero.
     """
     batches = table.combine_chunks().to_batches()

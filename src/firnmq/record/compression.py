@@ -3,13 +3,14 @@
 Reading accepts what every Kafka client sends: gzip, snappy raw (librdkafka) and in xerial framing
 (Java and the Python clients), lz4 frames and zstd frames with or without a content size. Writing
 uses xerial framing for snappy, since every client reads it, and lz4 frames of independent blocks,
-since Java's reader refuses linked ones.
+since Java's reader refuses linked ones. `check_framing` refuses what some client cannot read.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
+import zlib
 from collections.abc import Callable
 from typing import Final
 
@@ -46,6 +47,28 @@ _TOO_SMALL: Final = "write whole buffer"
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
+_GZIP_WINDOW: Final = 31
+"""What zlib calls a gzip header and the largest window."""
+_GZIP_PROBE_BYTES: Final = 4096
+"""A gzip member with data has some of it in its first bytes."""
+_LZ4_HEADER: Final = struct.Struct(
+    "<"
+    "4s"  # 0  magic.
+    "B"  # 4  flags.
+    "B"  # 5  largest block.
+)
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_CONTENT_CHECKSUM: Final = 0b0000_0100
+_LZ4_CONTENT_SIZE: Final = 0b0000_1000
+_LZ4_BLOCK_CHECKSUM: Final = 0b0001_0000
+_LZ4_FIXED_FLAGS: Final = 0b1110_0011
+_LZ4_VERSION_1_INDEPENDENT: Final = 0b0110_0000
+_LZ4_STORED: Final = 0x8000_0000
+"""Set in the length of a block that is not compressed."""
+_LZ4_BLOCKS_MAX: Final = 65_536
+"""A batch of the largest size has 2,048 blocks of the smallest size."""
+_LITTLE_LENGTH: Final = struct.Struct("<I")
+
 
 def compress(codec: Compression, payload: Buffer) -> Buffer:
     """`payload` compressed as Kafka clients expect it."""
@@ -65,10 +88,15 @@ def compress(codec: Compression, payload: Buffer) -> Buffer:
 
 
 def decompress(
-    codec: Compression, payload: Buffer, *, max_bytes: int = DECOMPRESSED_BYTES_MAX
+    codec: Compression,
+    payload: Buffer,
+    *,
+    max_bytes: int = DECOMPRESSED_BYTES_MAX,
+    space_before: int = 0,
 ) -> Buffer:
     """The records' bytes. LimitExceeded above `max_bytes`, InvalidRecord for anything else wrong.
 
+    What was compressed comes with `space_before` bytes in front of it, for the caller to fill.
     No more than `max_bytes` of output is ever allocated. What decoders need for themselves comes
     on top: nothing for snappy, a few MiB at most for gzip and lz4, the frame's window for zstd,
     which is judged before decoding.
@@ -81,19 +109,84 @@ def decompress(
             return view
         case Compression.GZIP:
             return _grow_until_fits(
-                "gzip", cramjam.gzip.decompress_into, view, _gzip_guess(view), max_bytes
+                "gzip",
+                cramjam.gzip.decompress_into,
+                view,
+                _gzip_guess(view),
+                max_bytes,
+                space_before,
             )
         case Compression.SNAPPY:
             if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
-                return _xerial_decompress(view, max_bytes)
-            return _snappy_block(view, max_bytes)
+                return _xerial_decompress(view, max_bytes, space_before)
+            return _snappy_block(view, max_bytes, space_before)
         case Compression.LZ4:
             guess = max(_FIRST_GUESS_BYTES, _GROWTH * view.nbytes)
-            return _grow_until_fits("lz4", cramjam.lz4.decompress_into, view, guess, max_bytes)
+            return _grow_until_fits(
+                "lz4", cramjam.lz4.decompress_into, view, guess, max_bytes, space_before
+            )
         case Compression.ZSTD:
             return _grow_until_fits(
-                "zstd", cramjam.zstd.decompress_into, view, _zstd_guess(view, max_bytes), max_bytes
+                "zstd",
+                cramjam.zstd.decompress_into,
+                view,
+                _zstd_guess(view, max_bytes),
+                max_bytes,
+                space_before,
             )
+
+
+def check_framing(codec: Compression, payload: Buffer, decompressed_bytes: int) -> None:
+    """Refuses a payload that `decompress` reads but some Kafka client does not: InvalidRecord.
+
+    Clients read one gzip member and one lz4 frame and stop, or fail; librdkafka ends the process
+    at an empty member. Java refuses lz4 frames of linked blocks, and the Python clients take snappy
+    blocks with other versions than 1 for raw ones. All clients read several zstd frames.
+    """
+    try:
+        _check_framing(codec, memoryview(payload), decompressed_bytes)
+    except (zlib.error, struct.error) as bad:
+        raise InvalidRecord(f"{codec.name.lower()} data is damaged: {bad}") from bad
+
+
+def _check_framing(codec: Compression, view: memoryview, decompressed_bytes: int) -> None:
+    match codec:
+        case Compression.GZIP:
+            # The last four bytes are the size of the last member, which is less than all of the
+            # data unless each member before it is empty.
+            is_one = int.from_bytes(view[-4:], "little") == decompressed_bytes
+            probe = zlib.decompressobj(_GZIP_WINDOW)
+            if not (is_one and probe.decompress(view[:_GZIP_PROBE_BYTES], 1)):
+                raise InvalidRecord("gzip data must be one member that is not empty")
+        case Compression.SNAPPY:
+            if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
+                _, *versions = _XERIAL_HEADER.unpack_from(view)
+                if versions != [1, 1]:
+                    raise InvalidRecord(f"snappy data has xerial versions {versions}, not [1, 1]")
+        case Compression.LZ4:
+            _check_lz4(view)
+
+
+def _check_lz4(view: memoryview) -> None:
+    """Refuses anything but one frame of independent blocks; it has been decompressed before."""
+    magic, flags, _ = _LZ4_HEADER.unpack_from(view)
+    if magic != _LZ4_MAGIC:
+        raise InvalidRecord("lz4 data must begin with a frame of data")
+    if flags & _LZ4_FIXED_FLAGS != _LZ4_VERSION_1_INDEPENDENT:
+        raise InvalidRecord("lz4 frame must have independent blocks and no dictionary")
+    position = _LZ4_HEADER.size + 1 + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    after_block = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    for _ in range(_LZ4_BLOCKS_MAX):
+        (length,) = _LITTLE_LENGTH.unpack_from(view, position)
+        position += _LITTLE_LENGTH.size
+        if length == 0:
+            break
+        position += (length & ~_LZ4_STORED) + after_block
+    else:
+        raise InvalidRecord(f"lz4 frame has more than {_LZ4_BLOCKS_MAX:,} blocks")
+    position += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
+    if position != view.nbytes:
+        raise InvalidRecord("lz4 data must be one frame with nothing after it")
 
 
 _new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
@@ -101,32 +194,33 @@ _new_bytearray.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
 _new_bytearray.restype = ctypes.py_object
 
 
-def _room(size: int) -> bytearray:
-    """To be written over: unlike `bytearray(size)` it is not filled with zeros, which would take as
-    long as some decoders do. Only what was written may be given out."""
+def _uninitialised(size: int) -> bytearray:
+    """A buffer to be written over. Unlike `bytearray(size)` it is not filled with zeros, which
+    takes as long as some decoders do. Only bytes that were written may be returned."""
     made: bytearray = _new_bytearray(None, size)
     return made
 
 
 def _grow_until_fits(
     name: str,
-    decompress_into: Callable[[Buffer, bytearray], int],
+    decompress_into: Callable[[Buffer, memoryview], int],
     view: memoryview,
     guess: int,
     max_bytes: int,
+    space_before: int,
 ) -> memoryview:
     """Decompress into a buffer that starts at `guess` and never grows beyond `max_bytes`."""
     size = min(max(guess, 1), max_bytes)
     while True:
-        output = _room(size)
+        output = memoryview(_uninitialised(space_before + size))
         try:
-            written = decompress_into(view, output)
+            written = decompress_into(view, output[space_before:])
         except Exception as bad:
             # cramjam raises several types for bad input, all of which mean the same here.
             if _TOO_SMALL not in str(bad):
                 raise InvalidRecord(f"{name} data is damaged: {bad}") from bad
         else:
-            return memoryview(output)[:written]
+            return output[: space_before + written]
         if size >= max_bytes:
             # The true size is unknown, and finding it out is what must not be done.
             raise LimitExceeded(f"{name} batch decompressed", size + 1, max_bytes)
@@ -184,13 +278,13 @@ def _snappy_length(block: memoryview) -> int:
     return length
 
 
-def _snappy_block(block: memoryview, max_bytes: int) -> memoryview:
+def _snappy_block(block: memoryview, max_bytes: int, space_before: int) -> memoryview:
     length = _snappy_length(block)
     if length > max_bytes:
         raise LimitExceeded("snappy batch decompressed", length, max_bytes)
-    output = _room(length)
-    _snappy_into(block, memoryview(output))
-    return memoryview(output)
+    output = memoryview(_uninitialised(space_before + length))
+    _snappy_into(block, output[space_before:])
+    return output
 
 
 def _snappy_into(block: memoryview, output: memoryview) -> None:
@@ -202,16 +296,16 @@ def _snappy_into(block: memoryview, output: memoryview) -> None:
         raise InvalidRecord("snappy data is damaged: shorter than declared")
 
 
-def _xerial_decompress(view: memoryview, max_bytes: int) -> memoryview:
+def _xerial_decompress(view: memoryview, max_bytes: int, space_before: int) -> memoryview:
     """Blocks one after the other, each with its length in front; sizes are added up first."""
     blocks: list[tuple[memoryview, int]] = []
     total = 0
     position = _XERIAL_HEADER.size
     if view.nbytes < position:
-        raise InvalidRecord("snappy data is damaged: xerial header cut short")
+        raise InvalidRecord("snappy data is damaged: xerial header is truncated")
     while position < view.nbytes:
         if view.nbytes - position < _LENGTH.size:
-            raise InvalidRecord("snappy data is damaged: block length cut short")
+            raise InvalidRecord("snappy data is damaged: block length is truncated")
         (size,) = _LENGTH.unpack_from(view, position)
         position += _LENGTH.size
         if size > view.nbytes - position:
@@ -223,8 +317,8 @@ def _xerial_decompress(view: memoryview, max_bytes: int) -> memoryview:
         if total > max_bytes:
             raise LimitExceeded("snappy batch decompressed", total, max_bytes)
         blocks.append((block, length))
-    output = memoryview(_room(total))
-    written = 0
+    output = memoryview(_uninitialised(space_before + total))
+    written = space_before
     for block, length in blocks:
         _snappy_into(block, output[written : written + length])
         written += length

@@ -8,12 +8,14 @@ producer, epoch, sequence, and whether it is part of a transaction.
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import TypeVar
 
 from crc32c import crc32c
 
 from firnmq.record.batch import (
     ATTRIBUTE_CODEC,
     CRC_START,
+    DECOMPRESSED_BYTES_MAX,
     HEADER,
     HEADER_BYTES,
     LENGTH_END,
@@ -25,11 +27,12 @@ from firnmq.record.batch import (
 )
 from firnmq.record.compression import compress, decompress
 
+_Writable = TypeVar("_Writable", bytearray, bytearray | memoryview)
 _ATTRIBUTES_BYTES = 1
 _NO_TIMESTAMP = -1
 
 
-def with_header(batch: bytearray, header: BatchHeader) -> bytearray:
+def with_header(batch: _Writable, header: BatchHeader) -> _Writable:
     """The batch with another header and the CRC that goes with it."""
     HEADER.pack_into(batch, 0, *header)
     crc = crc32c(memoryview(batch)[CRC_START:])
@@ -37,20 +40,22 @@ def with_header(batch: bytearray, header: BatchHeader) -> bytearray:
     return batch
 
 
-def unpacked(batch: Buffer) -> Buffer:
-    """The batch with its records not compressed, for whoever looks at them more than once.
+def unpacked(batch: Buffer, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
+    """The batch with its records not compressed, to be looked at more than once.
 
-    Its CRC is still that of the batch it was made of.
+    Its CRC is still that of the batch it was made of. LimitExceeded if the records have more than
+    `max_bytes`, InvalidRecord if they cannot be decompressed.
     """
     header = parse_header(batch)
     if header.compression is Compression.NONE:
         return batch
-    records = _records(batch, header)
-    plain = header._replace(
-        attributes=header.attributes & ~ATTRIBUTE_CODEC,
-        batch_length=HEADER_BYTES - LENGTH_END + len(records),
+    stored = memoryview(batch)[HEADER_BYTES : header.size_bytes]
+    plain = decompress(header.compression, stored, max_bytes=max_bytes, space_before=HEADER_BYTES)
+    header = header._replace(
+        attributes=header.attributes & ~ATTRIBUTE_CODEC, batch_length=len(plain) - LENGTH_END
     )
-    return bytearray().join((plain.pack(), records))
+    HEADER.pack_into(plain, 0, *header)
+    return plain
 
 
 def filtered(batch: Buffer, kept_offsets: Container[int]) -> bytearray:

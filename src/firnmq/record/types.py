@@ -82,7 +82,7 @@ def checked(record: NewRecord, *, max_record_bytes: int = RECORD_BYTES_MAX) -> N
     if record.expire_at_ms is not None:
         _check_time("expire_at_ms", record.expire_at_ms, EXPIRE_AT_MS_MAX)
     if size > max_record_bytes:
-        raise LimitExceeded("record", size, max_record_bytes)
+        raise LimitExceeded("record", size, max_record_bytes, option="max.record.bytes")
     return record
 
 

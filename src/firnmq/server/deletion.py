@@ -1,15 +1,15 @@
-"""Deleting a topic's records, as a node and the command line do it."""
+"""Deletes a topic's records, for a node and for the command line."""
 
 from __future__ import annotations
 
-from firnmq.adapter import EngineStorageAdapter, StorageDriverManager, Topic, shown_shard
+from firnmq.adapter import StorageDriverManager, Topic, shown_shard
 from firnmq.errors import FirnError, InvalidArgument, OffsetOutOfRange
 from firnmq.eventlog import EventLogger
 from firnmq.record.document import bytes_of
 from firnmq.server.documents import Deletion, ShardDeletion
 
 OFFSETS_MAX = 100_000
-"""Offsets of one call. The shard takes no appends while they are noted."""
+"""Offsets of one call. The shard takes no appends while they are written."""
 
 _log = EventLogger("deletion")
 
@@ -17,10 +17,10 @@ _log = EventLogger("deletion")
 async def delete_records(
     manager: StorageDriverManager, name: str, wanted: Deletion
 ) -> list[ShardDeletion]:
-    """Deletes a topic's records, durably, and says what was deleted in each shard looked at.
+    """Deletes a topic's records, durably, and returns what was deleted in each shard.
 
-    What is wrong is found before anything is deleted. If storage fails in one of several shards,
-    what was deleted in others stays so; the call can be repeated.
+    Invalid arguments raise before anything is deleted. If storage fails in one of several shards,
+    deletions in others remain; the call can be repeated.
     """
     topic = manager.catalog.get(name)
     try:
@@ -53,20 +53,21 @@ async def _delete(
 
 
 class _Work:
-    """Deletes in the shards of one topic. Only our engines can tell what there was."""
+    """Deletes in the shards of one topic. Only the built-in engines can tell what existed."""
 
     def __init__(self, manager: StorageDriverManager, topic: Topic) -> None:
         self._manager = manager
         self._topic = topic
         self._driver = manager.driver(topic.config.storage_type)
+        self._logs = self._driver.logs
 
     async def delete_key(self, seq: int, key: bytes) -> ShardDeletion:
         shard = self._topic.shard_name(seq)
-        if not isinstance(self._driver, EngineStorageAdapter):
+        if self._logs is None:
             await self._driver.delete_by_key(shard, key)
             return await self._done(seq, deleted=None)
-        below = await self._driver.delete_key(shard, key)
-        # The key itself may be what nobody is to read any more.
+        below = await self._logs.delete_key(shard, key)
+        # The key is not logged: it may be the very data that must be deleted.
         if below is not None:
             self._log("key", seq, below=below)
         else:
@@ -85,11 +86,11 @@ class _Work:
         if max(offsets) >= end:
             shown = shown_shard(self._topic.name, seq)
             raise OffsetOutOfRange(max(offsets), start=start, end=end, shard=shown)
-        if not isinstance(self._driver, EngineStorageAdapter):
+        if self._logs is None:
             for offset in offsets:
                 await self._driver.delete_by_offset(shard, offset)
             return await self._done(seq, deleted=None)
-        gone = await self._driver.delete_offsets(shard, offsets)
+        gone = await self._logs.delete_offsets(shard, offsets)
         if gone:
             self._log("offsets", seq, first=gone[0], last=gone[-1], count=len(gone))
         else:
@@ -98,7 +99,7 @@ class _Work:
 
     async def delete_before(self, seq: int, offset: int) -> ShardDeletion:
         config = self._topic.config
-        if not isinstance(self._driver, EngineStorageAdapter):
+        if self._logs is None:
             raise InvalidArgument(
                 self._topic.name,
                 f"is kept by {config.storage_type}, which cannot delete before an offset",
@@ -111,7 +112,7 @@ class _Work:
             )
         if offset < 0:
             raise InvalidArgument("before", f"must be 0 or more, not {offset}")
-        old = await self._driver.delete_records_before(self._topic.shard_name(seq), offset)
+        old = await self._logs.delete_records_before(self._topic.shard_name(seq), offset)
         if old < offset:
             self._log("before", seq, start=offset, start_before=old)
         return await self._done(seq, deleted=old < offset, start_before=old)
@@ -120,7 +121,7 @@ class _Work:
         _log.info("records_deleted", topic=self._topic.name, shard=seq, by=by, **fields)
 
     def _log_absence(self, by: str, seq: int) -> None:
-        """A table of the topic may still have the records, and loses them."""
+        """Logs a deletion of records that only a lake table may still have."""
         _log.info("records_not_in_log", topic=self._topic.name, shard=seq, by=by)
 
     async def _done(

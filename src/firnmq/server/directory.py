@@ -1,4 +1,4 @@
-"""A data directory served by this process for a while, for work that wants a node and has none."""
+"""A temporary node in this process, for work that needs a node when none is running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class ServedDirectory:
-    """A node in a thread of its own, on free ports of this machine, until it is closed."""
+    """A node in its own thread, on free ports of this machine, until it is closed."""
 
     def __init__(self, path: Path, config: NodeConfig) -> None:
         self._node = Node(path, config)
@@ -25,6 +25,8 @@ class ServedDirectory:
         self._failure: BaseException | None = None
         self.bootstrap = ""
         self.admin = ""
+        self.token: str | None = None
+        """The token for requests to `admin`, if one is needed."""
         self._thread = threading.Thread(target=self._run, name="firn-directory", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -33,7 +35,7 @@ class ServedDirectory:
             raise self._failure
 
     def close(self) -> None:
-        """Lets go of the directory. Closing twice is no error."""
+        """Releases the directory. Closing twice is no error."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
@@ -41,7 +43,7 @@ class ServedDirectory:
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
-        except BaseException as error:  # It is raised again by whoever waits for the start.
+        except BaseException as error:  # The thread that waits for the start raises it again.
             self._failure = error
         finally:
             self._loop.close()
@@ -52,13 +54,14 @@ class ServedDirectory:
             address = node.broker.address
             assert node.admin is not None
             self.bootstrap, self.admin = f"{address.host}:{address.port}", node.admin.url
+            self.token = None if node.admin.token is None else node.admin.token.text
             self._started.set()
             await self._stopping.wait()
 
 
 def open_directory(path: str, config_path: str | None = None) -> ServedDirectory:
-    """Serves a directory that is there; DirectoryInUse if a node has it already. A configuration
-    file and FIRN_* variables count, but for the addresses."""
+    """Serves an existing directory; DirectoryInUse if a node already serves it. A configuration
+    file and FIRN_* variables apply, except for the addresses."""
     if not Path(path).is_dir():
         raise InvalidArgument("data", f"{path} is no directory")
     config = load_node_config(None if config_path is None else Path(config_path))

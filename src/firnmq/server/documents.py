@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 if TYPE_CHECKING:
     from firnmq.adapter import Topic, Written
     from firnmq.engines import ShardStatus
+    from firnmq.health import Problem
+
+
+class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A `firn read` that the launcher asks the node to answer."""
+
+    version: str
+    """The launcher's; a node of another version might print something else."""
+    device: int
+    inode: int
+    """The data directory that the launcher found: the node serves it, or another one by now."""
+    data: str | None
+    """What the launcher took for the value of --data."""
+    is_terminal: bool
+    """Whether standard output is a terminal."""
+    arguments: list[str]
+    """What follows `firn read`."""
 
 
 class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +44,9 @@ class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Where a shard stands; bytes and segments only where an engine of ours keeps it."""
 
     shard: int
-    start_offset: int
-    end_offset: int
+    start_offset: int | None = None
+    """None if the shard cannot be opened."""
+    end_offset: int | None = None
     length_bytes: int | None = None
     segment_count: int | None = None
     store_only_bytes: int | None = None
@@ -135,19 +153,29 @@ def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
     return segments
 
 
-class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some records of a shard, each as `firn read --json` prints it."""
+class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A record and where it is stored. A key or value that is not UTF-8 is in the field whose name
+    ends in `_base64`."""
 
     topic: str
     shard: int
-    start_offset: int
-    end_offset: int
-    next_offset: int
-    records: list[dict[str, Any]]
+    offset: int
+    timestamp_ms: int
+    key: str | None = None
+    key_base64: str | None = None
+    value: str | None = None
+    value_base64: str | None = None
+    tags: list[str] = []
+    headers: list[dict[str, str | None]] = []
+    expire_at_ms: int | None = None
+
+
+RECORDS_MAX = 10_000
+"""Records of one request. The event loop appends them in one step of about 0.1 s."""
 
 
 class NewRecords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    records: list[dict[str, Any]]
+    records: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=RECORDS_MAX)]
     shard: int | None = None
 
 
@@ -182,9 +210,9 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     before: int | None = None
     """Where the shard is to start; its end, if nothing is to be left."""
     shard: int | None = None
-    """Needed with `offsets` and `before`, unless the topic has one shard alone. A key's records
-    are looked for in all shards if none is given: which of them has some is up to whoever wrote
-    them, and to how many shards there were."""
+    """Needed with `offsets` and `before`, unless the topic has only one shard. Without it, a key's
+    records are deleted in all shards: the producers, and the former number of shards, decide which
+    shards hold some."""
 
 
 class ShardDeletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,6 +347,27 @@ class LakeProgress(
     """Shard → deletions that are kept for the table alone. Only told, for shards that have some."""
 
 
+class StorageProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong with a node's storage now."""
+
+    kind: str
+    """shard_failed, segment_unreadable, database_failed or disk_full."""
+    subject: str
+    reason: str
+    effect: str
+    since_ms: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> StorageProblem:
+        return cls(
+            kind=problem.kind.value,
+            subject=problem.shown or "the node",
+            reason=problem.reason,
+            effect=problem.kind.effect,
+            since_ms=problem.since_ms,
+        )
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     node_id: int
@@ -337,12 +386,19 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     bytes_in_flight: int
     queued_requests: int
     queued_bytes: int
+    disk_free_bytes: int
     tiering: str | None = None
     """How the object store is: `ok`, `unknown`, or the kind of failure; None without one."""
+    problems: list[StorageProblem] = []
+    """What is wrong with the storage, oldest first, at most a hundred."""
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str
+    """live, ready, stopping or failing."""
+    reasons: list[str] = []
+    """Why it is not ready: each kind of problem with how many there are. No token is needed to read
+    this, so nothing is named; `/v1/node` names it."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,17 +10,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from firnmq.adapter import AdapterFactory, Topic, Written
-from firnmq.adapter.engine_adapter import EngineStorageAdapter
+from firnmq.adapter import AdapterFactory, Driver, LogAdmin, Topic, Written
 from firnmq.clock import Clock
 from firnmq.config import StoreConfig, TieringConfig, TopicConfig
 from firnmq.disk import call_blocking, run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Page, ShardStatus
 from firnmq.engines.api import READ_BYTES_DEFAULT, READ_RECORDS_DEFAULT
-from firnmq.errors import FirnError, InvalidArgument, OffsetOutOfRange
+from firnmq.errors import (
+    AlreadyExists,
+    FirnError,
+    InvalidArgument,
+    OffsetOutOfRange,
+    TopicNotFound,
+)
 from firnmq.record import NewRecord, Record
 from firnmq.server.local import LocalStore
-from firnmq.tiering.status import TierStatus
+from firnmq.tiering.move.status import TierStatus
 
 Appendable: TypeAlias = NewRecord | bytes | str
 """What can be appended: a record, or just its value."""
@@ -83,11 +88,28 @@ class AsyncStore:
         self.local = local
 
     async def create_topic(
-        self, name: str, *, shards: int = 1, options: Mapping[str, object] | None = None
+        self,
+        name: str,
+        *,
+        shards: int = 1,
+        options: Mapping[str, object] | None = None,
+        exist_ok: bool = False,
     ) -> AsyncTopicHandle:
-        """Makes a topic; options are dotted, such as {"storage.type": "EngineMemory"}."""
+        """Creates a topic; options are dotted, such as {"storage.type": "EngineMemory"}.
+
+        A topic of this name raises AlreadyExists. With `exist_ok` it is returned as it is, whatever
+        its shards and options are.
+        """
         config = TopicConfig.from_options(options or {})
-        topic = await self.local.manager.create_topic(name, shards, config)
+        try:
+            topic = await self.local.manager.create_topic(name, shards, config)
+        except AlreadyExists as error:
+            if not exist_ok:
+                raise
+            try:
+                return self.topic(name)
+            except TopicNotFound:
+                raise error from None  # Another caller is creating it at this moment.
         return AsyncTopicHandle(self.local, topic)
 
     def topic(self, name: str) -> AsyncTopicHandle:
@@ -137,7 +159,11 @@ class AsyncTopicHandle:
     async def append(
         self, records: Appendable | Iterable[Appendable], *, shard: int | None = None
     ) -> tuple[Written, ...]:
-        """Stores records and returns where they are, once they are as durable as the topic asks."""
+        """Stores records and returns where they are, once they are as durable as the topic asks.
+
+        The records of one shard are stored all or none; LimitExceeded if they are more than a batch
+        may hold (`max.batch.bytes`).
+        """
         return await self._local.manager.write(self.name, _records(records), shard)
 
     async def read(
@@ -162,11 +188,13 @@ class AsyncTopicHandle:
                 )
 
     async def read_by_key(self, key: bytes | str, *, shard: int | None = None) -> Record:
-        """The newest live record of a key, which is in the shard of the key."""
-        key = _bytes("key", key)
-        seq = self._local.manager.shard_of_key(self.topic, key) if shard is None else shard
-        with self._on(seq) as name:
-            return (await self._driver.read_by_key(name, key)).records()[0]
+        """The newest live record of a key. All shards are asked unless one is given."""
+        try:
+            manager = self._local.manager
+            return (await manager.read_by_key(self.topic, _bytes("key", key), shard))[1]
+        except FirnError as error:
+            self.topic.name_shard(error)
+            raise
 
     async def read_by_tag(
         self,
@@ -210,7 +238,7 @@ class AsyncTopicHandle:
     async def delete_before(self, offset: int, *, shard: int = 0) -> None:
         """Moves the start of a shard up to the offset."""
         with self._on(shard) as name:
-            await self._engine_driver.delete_records_before(name, offset)
+            await self._logs.delete_records_before(name, offset)
 
     async def commit(self, group: str, offsets: Mapping[int, int]) -> None:
         """Notes for each shard the offset the group reads next."""
@@ -225,12 +253,12 @@ class AsyncTopicHandle:
 
     async def status(self, shard: int = 0) -> ShardStatus:
         with self._on(shard) as name:
-            return await self._engine_driver.status(name)
+            return await self._logs.status(name)
 
     async def roll(self, shard: int = 0) -> None:
         """Seals the active segment now."""
         with self._on(shard) as name:
-            await self._engine_driver.roll(name)
+            await self._logs.roll(name)
 
     async def records(self, offset: int | None = None, *, shard: int = 0) -> AsyncIterator[Record]:
         """Every record from an offset, or from the first there is, to the present end."""
@@ -243,17 +271,17 @@ class AsyncTopicHandle:
             offset = page.next_offset
 
     @property
-    def _driver(self) -> EngineStorageAdapter:
-        return self._local.manager.driver_of(self.name)  # type: ignore[return-value]
+    def _driver(self) -> Driver:
+        return self._local.manager.driver_of(self.name)
 
     @property
-    def _engine_driver(self) -> EngineStorageAdapter:
-        driver = self._driver
-        if not isinstance(driver, EngineStorageAdapter):
+    def _logs(self) -> LogAdmin:
+        logs = self._driver.logs
+        if logs is None:
             raise InvalidArgument(
                 self.name, f"is kept by {self.topic.config.storage_type}, which cannot do this"
             )
-        return driver
+        return logs
 
     @contextmanager
     def _on(self, seq: int) -> Iterator[str]:
@@ -276,12 +304,20 @@ class Store:
         self._store = AsyncStore(local)
 
     def create_topic(
-        self, name: str, *, shards: int = 1, options: Mapping[str, object] | None = None
+        self,
+        name: str,
+        *,
+        shards: int = 1,
+        options: Mapping[str, object] | None = None,
+        exist_ok: bool = False,
     ) -> TopicHandle:
-        """Makes a topic; options are dotted, such as {"storage.type": "EngineMemory"}."""
-        return TopicHandle(
-            run_blocking(self._store.create_topic(name, shards=shards, options=options))
-        )
+        """Creates a topic; options are dotted, such as {"storage.type": "EngineMemory"}.
+
+        A topic of this name raises AlreadyExists. With `exist_ok` it is returned as it is, whatever
+        its shards and options are.
+        """
+        created = self._store.create_topic(name, shards=shards, options=options, exist_ok=exist_ok)
+        return TopicHandle(run_blocking(created))
 
     def topic(self, name: str) -> TopicHandle:
         return TopicHandle(self._store.topic(name))
@@ -335,7 +371,11 @@ class TopicHandle:
     def append(
         self, records: Appendable | Iterable[Appendable], *, shard: int | None = None
     ) -> tuple[Written, ...]:
-        """Stores records and returns where they are, once they are as durable as the topic asks."""
+        """Stores records and returns where they are, once they are as durable as the topic asks.
+
+        The records of one shard are stored all or none; LimitExceeded if they are more than a batch
+        may hold (`max.batch.bytes`).
+        """
         return run_blocking(self._handle.append(records, shard=shard))
 
     def read(
@@ -352,7 +392,7 @@ class TopicHandle:
         )
 
     def read_by_key(self, key: bytes | str, *, shard: int | None = None) -> Record:
-        """The newest live record of a key, which is in the shard of the key."""
+        """The newest live record of a key. All shards are asked unless one is given."""
         return run_blocking(self._handle.read_by_key(key, shard=shard))
 
     def read_by_tag(

@@ -1,11 +1,11 @@
-"""The thread that does what time demands: retention, rolling by age, syncing the index log."""
+"""The thread for periodic work: retention, rolling by age, syncing the index log."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
-from firnmq.errors import FirnError
+from firnmq.errors import FirnError, StorageFailed
 from firnmq.eventlog import EventLogger
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ _log = EventLogger("housekeeper")
 
 
 class Housekeeper:
-    """Runs from its making until stopped, whatever becomes of a round."""
+    """Runs from its creation until it is stopped; a failed round does not end it."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -34,6 +34,7 @@ class Housekeeper:
         while not self._stopping.wait(config.state_sync_ms / 1000):
             rounds += 1
             self._do("state_sync_failed", self._store.kv.sync_late)
+            self._do("disk_check_failed", self._store.guard.look)
             if rounds % rounds_per_upkeep == 0:
                 self._do("housekeeping_failed", self._upkeep)
 
@@ -44,7 +45,9 @@ class Housekeeper:
         assert callable(work)
         try:
             work()
+        except StorageFailed:
+            return  # The store's health has it.
         except (FirnError, OSError) as error:
             _log.error(event, error=str(error))
-        except Exception as defect:  # Supervisor: the next round comes all the same.
+        except Exception as defect:  # Supervisor: the next round must still run.
             _log.error(event, error=repr(defect))

@@ -1,8 +1,8 @@
-"""Who a data directory's node is, and whether the directory's two databases belong together.
+"""The identity of a data directory's node, and the check that its two databases belong together.
 
-Segment chains are in one, indexes and deletions in the other, under the numbers of the first. If
-one of them is lost or is put back from an older copy, numbers would be given out twice, so such a
-directory is refused before anything is changed.
+Segment chains are in one database, indexes and deletions in the other, under shard numbers from the
+first. If one of them is lost or restored from an older backup, numbers would be assigned twice, so
+such a directory is refused before anything is changed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FIRST_NODE = 1
 _META_KEY = "directory"
 _STATE_KEY = b"D"
 _KEY_END = b"\xff" * 16
-"""After every key there is, in any family."""
+"""After every existing key, in any family."""
 
 
 class DirectoryRecord(msgspec.Struct, frozen=True):
-    """What the key-value store remembers of the metadata."""
+    """The key-value store's record of the metadata that it belongs to."""
 
     directory_id: str
     node: int
@@ -44,9 +44,9 @@ class DirectoryRecord(msgspec.Struct, frozen=True):
 def register_directory(
     path: Path, kv: KeyValueStore, meta: MetaStore, clock: Clock, node: int | None
 ) -> NodeIdentity:
-    """Registers the directory's node for another life, under its last number if none is given.
+    """Registers the directory's node with a new incarnation, by default under its last number.
 
-    The lock on the directory is what a session would be for: there is no other process.
+    It needs no session: the lock on the directory excludes other processes.
     """
     entry, known = meta.get(_META_KEY), _known(kv)
     reason = _difference(meta, entry, known)
@@ -68,7 +68,7 @@ def register_directory(
 
 
 def directory_id(meta: MetaStore) -> str:
-    """What the directory is called, of a directory that is registered."""
+    """The id of a registered directory."""
     entry = meta.get(_META_KEY)
     if entry is None:
         raise Corruption("the directory has no name", where=_META_KEY)
@@ -99,7 +99,7 @@ def _difference(meta: MetaStore, entry: Entry | None, known: DirectoryRecord | N
 
 
 def _refuse_foreign(path: Path, kv: KeyValueStore) -> None:
-    """Data that nobody has noted in the metadata is none that this version has written."""
+    """Refuses data that the metadata does not know: this version has not written it."""
     segments = path / SEGMENT_DIRECTORY
     if any(kv.items(family, b"", _KEY_END, 1) for family in Family):
         found = "db holds data"
@@ -116,5 +116,10 @@ def _refuse_foreign(path: Path, kv: KeyValueStore) -> None:
 
 
 def _last_node(meta: MetaStore) -> int:
-    known = [decode(entry, NodeRecord) for entry in meta.range(NODES).entries]
-    return max(known, key=lambda each: each.registered_ms).node if known else FIRST_NODE
+    """The node that was registered last, by revision: the wall clock may have been set back."""
+    known = meta.range(NODES).entries
+    return (
+        decode(max(known, key=lambda each: each.mod_revision), NodeRecord).node
+        if known
+        else FIRST_NODE
+    )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from firnmq.adapter import (
     AdapterFactory,
+    DriverFactory,
     EngineStorageAdapter,
     OffsetCacheManager,
     OffsetManager,
+    OffsetRows,
     OffsetStorageManager,
     StorageDriverManager,
     Topic,
@@ -31,27 +34,39 @@ from firnmq.disk import (
     sync_directory,
 )
 from firnmq.disk.pool import PoolLimits, PoolStatistics
+from firnmq.disk.private import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
+from firnmq.disk.reserve import Reserve
 from firnmq.engines import CompactionCounts, Engine, ShardState
 from firnmq.engines.durable import ByteLayout, DurableBackend
+from firnmq.engines.engine import LogEngine
 from firnmq.engines.memory import memory_engine
 from firnmq.engines.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.segment import segment_engine, segment_layout
 from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
 from firnmq.engines.shardlog import Append, LogTurnHandler
+from firnmq.engines.shardlog.rolling.driver import RollDriver
+from firnmq.engines.shardlog.watermark import Replication
+from firnmq.engines.state import ShardSpec
 from firnmq.engines.tier import ColdMedium
 from firnmq.engines.verify import Verifier
 from firnmq.errors import NoTiering
 from firnmq.eventlog import EventLogger
+from firnmq.health import Health
 from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
 from firnmq.meta.records import NODES
+from firnmq.nodefile import LOCK_NAME
+from firnmq.server.diskguard import DiskGuard
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
-from firnmq.server.tier import Tier, open_object_store
-from firnmq.tiering.mover import TierMover
+from firnmq.server.tier import CACHE_DIRECTORY, Tier, open_object_store
+from firnmq.tiering.move.mover import TierMover
 from firnmq.tiering.stores import ObjectStore
 
 _DATABASE_DIRECTORY = "db"
 META_NAME = "meta.db"
+_JUDGE_THREADS = min(os.cpu_count() or 1, 4)
+"""Threads that validate large batches of clients. Each holds one decompressed batch, so that their
+number bounds the memory that clients can make the node allocate: 128 MiB each."""
 _log = EventLogger("store")
 
 
@@ -75,11 +90,15 @@ class LocalStore:
         tiering: TieringConfig | None = None,
         moves: bool | None = None,
         open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
+        open_reserve: Callable[[Path, int], Reserve] = Reserve,
+        replication: Replication | None = None,
     ) -> None:
-        """`files`, `open_kv` and `open_meta` are the ways to the disk: tests hand in ones that
-        crash. `node` is the number it is registered under, the last one if none is given. `cold`
-        reads what is only in the object store; with `tiering` there is one, and a mover. It works
-        in the background unless it is told not to (`moves`), or nothing does (`background`)."""
+        """`files`, `open_kv`, `open_meta` and `open_reserve` access the disk: tests pass failing
+        ones. `node` is the number of the registration, by default the last one. `cold` reads
+        segments that are only in the object store; with `tiering` the store opens one, and a mover.
+        The mover runs in the background unless `moves` or `background` is False. `replication`
+        advances the high watermarks of logs; without it, durable records are visible."""
+        self._replication = replication
         self._cold = cold
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
@@ -88,21 +107,44 @@ class LocalStore:
         self.path = path
         self.config = config or StoreConfig()
         self.clock: Clock = clock or SystemClock()
+        self.health = Health(self.clock)
+        """The present problems of the storage."""
         self.files = files or FileCache(open_max=self.config.open_files)
         with ExitStack() as opened:
             opened.callback(DirectoryLock(path).release)
+            reserve = open_reserve(path, self.config.disk_reserve_bytes)
+            self.guard = DiskGuard(reserve, self.health)
+            self._make_private()
             self.meta = open_meta(path / META_NAME)
             opened.callback(self.meta.close)
             self.kv = open_kv(path / _DATABASE_DIRECTORY)
             opened.callback(self.kv.close)
+            if isinstance(self.meta, SqliteMetaStore):
+                self.guard.watch(META_NAME, self.meta)
+            self.guard.watch(_DATABASE_DIRECTORY, self.kv)
+            self.guard.reclaim_from(self.kv)
             sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
             self.node = register_directory(path, self.kv, self.meta, self.clock, node)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
+            self.guard.look()
             if background:
                 opened.callback(Housekeeper(self).stop)
             self._begin_tiering(opened, moves=background if moves is None else moves)
-            # What was opened is closed in the opposite order: now if opening failed, else later.
+            # Closed in the opposite order of opening: now if opening failed, otherwise by `close`.
             self._opened = opened.pop_all()
+
+    def _make_private(self) -> None:
+        """Makes a directory private that an earlier version, or mkdir, has left accessible to other
+        users: it holds password hashes."""
+        count = make_private(
+            self.path, META_NAME, _DATABASE_DIRECTORY, SEGMENT_DIRECTORY, CACHE_DIRECTORY, LOCK_NAME
+        )
+        if count:
+            _log.info("permissions_tightened", path=self.path, entries=count)
+        # RocksDB and SQLite create files by the umask, which belongs to the embedding program. The
+        # directory's mode protects those of RocksDB; SQLite uses the mode of its database file.
+        (self.path / _DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        (self.path / META_NAME).touch(mode=PRIVATE_FILE)
 
     def file_statistics(self) -> FileStatistics:
         return self.files.statistics()
@@ -115,13 +157,15 @@ class LocalStore:
 
         A defect is raised once every engine has had its turn.
         """
+        run_blocking(self.manager.clean_up())
         with ExitStack() as turns:
+            turns.callback(self.manager.follow_topics)
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
     @property
     def mover(self) -> TierMover:
-        """What moves segments to the object store; NoTiering if there is none."""
+        """The mover to the object store; NoTiering if there is none."""
         if self.tier is None:
             raise NoTiering
         return self.tier.mover
@@ -135,11 +179,11 @@ class LocalStore:
                     engine.roll(shard)
 
     def compaction_counts(self) -> dict[str, CompactionCounts]:
-        """What compaction has done, by storage type."""
+        """Compaction statistics by storage type."""
         return {name: engine.compaction_counts() for name, engine in self.engines.items()}
 
     def close(self) -> None:
-        """Serves what is queued, then lets go of everything. Closing twice is no error."""
+        """Serves queued requests, then releases everything. Closing twice is no error."""
         self._opened.close()
 
     def _open(
@@ -149,6 +193,7 @@ class LocalStore:
         self.cache = MetaCache(self.meta)
         opened.callback(self.cache.close)
         self.catalog = TopicCatalog(self.meta, self.cache)
+        self.health.shown = self.catalog.shown
         self.shards = shards = MetaShards(self.meta, self.cache, self.node, clock)
         opened.callback(self.kv.sync_late)
         opened.callback(self.files.close)
@@ -174,44 +219,38 @@ class LocalStore:
             StorageType.SEGMENT.value: layout,
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = DurableBackend(self.kv, self.state, clock, layouts, self._cold)
-        self.pool: IoPool[Append] = IoPool(
-            worker_count=config.io_workers,
-            handler=lambda _: LogTurnHandler(backend),
-            limits=PoolLimits(queue_bytes=config.queue_bytes, turn_bytes=config.turn_bytes),
+        backend = DurableBackend(
+            self.kv, self.state, clock, layouts, self.health, self._cold, self._replication
         )
-        opened.callback(self.pool.close)
+        self._open_pool(opened, backend)
+        judges = ThreadPoolExecutor(_JUDGE_THREADS, thread_name_prefix="firn-judge")
+        opened.callback(judges.shutdown)
         memory = memory_engine(
             kv=self.kv,
             state=self.state,
             layout=layout,
             clock=clock,
+            health=self.health,
             memory_bytes=config.memory_bytes,
             producer_expiration_ms=config.producer_expiration_ms,
             compaction_bytes=config.compaction_bytes,
             cold=self._cold,
+            judges=judges,
+            replication=self._replication,
         )
-        self.engines: dict[str, Engine] = {
+        self._log_engines = {
             StorageType.MEMORY.value: memory,
-            StorageType.ROCKSDB.value: rocksdb_engine(
-                backend,
-                self.pool,
-                producer_expiration_ms=config.producer_expiration_ms,
-                compaction_bytes=config.compaction_bytes,
-            ),
-            StorageType.SEGMENT.value: segment_engine(
-                backend,
-                self.pool,
-                producer_expiration_ms=config.producer_expiration_ms,
-                compaction_bytes=config.compaction_bytes,
-            ),
+            StorageType.ROCKSDB.value: self._durable(rocksdb_engine, backend, judges),
+            StorageType.SEGMENT.value: self._durable(segment_engine, backend, judges),
         }
+        self.engines: dict[str, Engine] = {**self._log_engines}
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
             layouts=layouts,
             directory=path / SEGMENT_DIRECTORY,
             memory_log=memory.log,
+            shown_length=self._shown_length,
         )
         self._open_manager(opened, cache_offsets=cache_offsets)
         for engine in self.engines.values():
@@ -222,15 +261,51 @@ class LocalStore:
             _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
+    def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
+        """What writes the logs. Closing serves what is queued, with the rolls that it waits for."""
+        self.rolls = RollDriver()
+        opened.callback(self.rolls.close)
+        self.pool: IoPool[Append] = IoPool(
+            worker_count=self.config.io_workers,
+            handler=lambda _: LogTurnHandler(backend, self.rolls.want),
+            limits=PoolLimits(
+                queue_bytes=self.config.queue_bytes, turn_bytes=self.config.turn_bytes
+            ),
+        )
+        opened.callback(self._fail_pending)
+        opened.callback(self.pool.close)
+
+    def _fail_pending(self) -> None:
+        for engine in self._log_engines.values():
+            engine.fail_pending()
+
+    def _shown_length(self, spec: ShardSpec) -> int | None:
+        return self._log_engines[spec.config.storage_type].shown_length(spec.name)
+
+    def _durable(
+        self, make: Callable[..., LogEngine], backend: DurableBackend, judges: Executor
+    ) -> LogEngine:
+        return make(
+            backend,
+            self.pool,
+            self.rolls,
+            gate=self.guard.gate,
+            producer_expiration_ms=self.config.producer_expiration_ms,
+            compaction_bytes=self.config.compaction_bytes,
+            judges=judges,
+        )
+
     def _open_manager(self, opened: ExitStack, *, cache_offsets: bool) -> None:
         strategy = OffsetCacheManager if cache_offsets else OffsetStorageManager
-        self.offsets = OffsetManager(strategy(self.kv), self.clock)
+        self.offset_rows = OffsetRows(self.kv)
+        self.offsets = OffsetManager(strategy(self.offset_rows), self.clock)
         self.manager = StorageDriverManager(
             self.catalog,
             self.offsets,
             self.clock,
             {name: self._factory(name) for name in self.engines},
             on_options=self._judge_tiering,
+            shard_count_max=self.config.shard_count_max,
         )
         opened.callback(self.manager.close)
 
@@ -252,10 +327,10 @@ class LocalStore:
                 "tiering_without_store",
                 topics=len(names),
                 first=names[0],
-                effect="segments stay here and are copied nowhere",
+                effect="segments are not uploaded, and those only in the store cannot be read",
                 hint="set url in [tiering], or FIRN_TIERING_URL, and start again",
             )
 
-    def _factory(self, storage_type: str) -> AdapterFactory:
+    def _factory(self, storage_type: str) -> DriverFactory:
         engine = self.engines[storage_type]
         return lambda: EngineStorageAdapter(engine, self.offsets, self._readers, self._cold_readers)

@@ -1,4 +1,4 @@
-"""What becomes of a node's events: one line each on standard error, as text or as JSON."""
+"""Writes a node's events to standard error, one line each, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firnmq.config import LogConfig
 
 
 class EventFormatter(logging.Formatter):
-    """Writes events with their fields, and what libraries log as events of their own."""
+    """Formats events with their fields, and log records of libraries as events."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
@@ -37,9 +37,9 @@ class EventFormatter(logging.Formatter):
                 "event": event,
                 **{name: _plain(value) for name, value in fields.items()},
             }
-            return msgspec.json.encode(document).decode()
+            return _printable(msgspec.json.encode(document).decode())
         shown = "".join(f" {name}={_quoted(value)}" for name, value in fields.items())
-        return f"{stamp} {record.levelname.lower():<7} {component} {event}{shown}"
+        return _printable(f"{stamp} {record.levelname.lower():<7} {component} {event}{shown}")
 
 
 def configure_logs(config: LogConfig, stream: IO[str] | None = None) -> None:
@@ -50,6 +50,19 @@ def configure_logs(config: LogConfig, stream: IO[str] | None = None) -> None:
     logging.getLogger("firnmq").setLevel(config.level.upper())
 
 
+def _printable(line: str) -> str:
+    """The line with JSON escapes for characters that JSON allows and that terminals or line readers
+    interpret: U+0085, U+009B, U+2028, changes of direction. Clients choose some of the text."""
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else _escaped(each) for each in line)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -57,7 +70,7 @@ def _plain(value: object) -> object:
 
 
 def _quoted(value: object) -> str:
-    """A value on one line, in quotes where it could be mistaken for two."""
+    """A value on one line, quoted if it could be mistaken for several."""
     text = str(value)
     if text and text.isprintable() and not any(each in text for each in ' "='):
         return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -10,16 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firnmq.brokers.kafka.broker import KafkaBroker
+from firnmq.brokers.kafka.expiry import OffsetExpiry
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.offsets import GroupOffsets, KvGroupStore
 from firnmq.brokers.kafka.producer_ids import ProducerIds
-from firnmq.brokers.kafka.security import Authenticator, UserStore
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoordinator
+from firnmq.brokers.security import Authenticator, UserStore
 from firnmq.eventlog import EventLogger
 from firnmq.lake.plans.wire import HTTP_URL
-from firnmq.server.admin.listener import AdminListener
-from firnmq.server.admin.parts import NodeParts
+from firnmq.nodefile import NodeAddress, reachable_host, remove_node_file, write_node_file
+from firnmq.server.admin.http.listener import AdminListener
+from firnmq.server.admin.http.token import admin_token, check_token_file
+from firnmq.server.admin.parts import AnswerCommand, NodeParts
+from firnmq.server.descriptors import descriptor_limit, share_out, within
 from firnmq.server.local import LocalStore
 from firnmq.server.settings import NodeConfig
 
@@ -32,8 +37,14 @@ _log = EventLogger("node")
 class Node:
     """An async context manager: serving between enter and exit."""
 
-    def __init__(self, path: Path, config: NodeConfig | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: NodeConfig | None = None,
+        answer_command: AnswerCommand | None = None,
+    ) -> None:
         self._path = path
+        self._answer_command = answer_command
         self.config = config or NodeConfig()
         self._stack = AsyncExitStack()
         self.broker: KafkaBroker
@@ -48,27 +59,41 @@ class Node:
         return self
 
     async def _start(self) -> None:
-        config = self.config
+        shares = share_out(descriptor_limit(), self.config)
+        config = self.config = within(shares, self.config)
         tls = self._tls()
         if config.admin.enabled:
+            check_token_file(config.admin)
             self.admin = AdminListener(config.admin)
             self._stack.push_async_callback(self.admin.stop)
         local = LocalStore(
             self._path, config=config.store, node=config.kafka.node_id, tiering=config.tiering
         )
         self._stack.callback(local.close)
-        coordinator = GroupCoordinator(KvGroupStore(local.kv), config=config.kafka.groups)
+        local.offset_rows.limits = config.kafka.groups.offset_limits
+        coordinator = GroupCoordinator(
+            KvGroupStore(local.offset_rows), config=config.kafka.groups, wall_clock=local.clock
+        )
         await self._stack.enter_async_context(coordinator)
         storage, offsets = KafkaStorage(local.manager), GroupOffsets(local.offsets)
         producer_ids = ProducerIds(local.kv)
         transactions = TransactionCoordinator(
-            KvTransactionStore(local.kv),
+            KvTransactionStore(local.offset_rows),
             storage,
             producer_ids.take,
             clock=local.clock,
             config=config.kafka.transactions,
         )
         await self._stack.enter_async_context(transactions)
+        expiry = OffsetExpiry(
+            offsets,
+            coordinator,
+            transactions,
+            local.catalog,
+            clock=local.clock,
+            config=config.kafka.groups,
+        )
+        await self._stack.enter_async_context(expiry)
         users = UserStore(local.kv)
         self.broker = KafkaBroker(
             storage,
@@ -83,7 +108,14 @@ class Node:
             shown={} if self.admin is None else {HTTP_URL: self.admin.url},
         )
         await self.broker.start()
-        self._stack.push_async_callback(self.broker.stop)
+        self._stack.push_async_callback(self._stop_serving)
+        _log.info(
+            "descriptors",
+            limit=shares.limit,
+            files=shares.open_files,
+            kafka_connections=shares.kafka_connections,
+            http_connections=shares.http_connections,
+        )
         if self.admin is not None:
             parts = NodeParts(
                 config=config,
@@ -94,16 +126,42 @@ class Node:
                 offsets=offsets,
                 users=users,
                 started_ms=local.clock.now_ms(),
+                answer_command=self._answer_command,
+                stopping=self.admin.stopping,
             )
-            self.admin.start(parts)
-            # Stopped first, while what it works on is still there; stopping twice is no error.
-            self._stack.push_async_callback(self.admin.stop)
+            token = admin_token(self._path, config.admin, config.security)
+            if token is not None:
+                _log.info("admin_token", path=token.path.resolve(), is_new=token.is_new)
+            self.admin.start(parts, token)
+        self._write_address()
+
+    async def _stop_serving(self) -> None:
+        """Both listeners stop together while the store is open: clients of one do not hold up the
+        other."""
+        async with asyncio.TaskGroup() as stopping:
+            stopping.create_task(self.broker.stop())
+            if self.admin is not None:
+                stopping.create_task(self.admin.stop())
+
+    def _write_address(self) -> None:
+        """Writes the node file, in which commands find the directory's node."""
+        kafka = self.broker.address
+        http = None if self.admin is None else self.admin.local_url
+        token = None if self.admin is None else self.admin.token
+        address = NodeAddress(
+            http=http,
+            kafka=f"{reachable_host(kafka.host)}:{kafka.port}",
+            pid=os.getpid(),
+            token_file=None if token is None else str(token.path.resolve()),
+        )
+        write_node_file(self._path, address)
+        self._stack.callback(remove_node_file, self._path)
 
     def _tls(self) -> ssl.SSLContext | None:
         security = self.config.security
         if security.tls_certificate is None:
             return None
-        from firnmq.brokers.kafka.security.tls import server_context
+        from firnmq.brokers.security.tls import server_context
 
         return server_context(security.tls_certificate, security.tls_key, security.tls_client_ca)
 
@@ -112,19 +170,32 @@ class Node:
         if not mechanisms:
             return None
         if not users.names():
-            _log.warning("no_users", hint="firn user add NAME makes one; nobody can log in")
-        return Authenticator(users, mechanisms)
+            _log.warning("no_users", hint="no client can log in; firn user add NAME adds a user")
+        # A login that waits must not run into the time-out for logins.
+        return Authenticator(
+            users, mechanisms, wait_max_s=self.config.kafka.handshake_timeout_s / 2
+        )
 
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
 
-async def serve(node: Node, ready: Callable[[Node], None]) -> None:
-    """Runs a node until SIGTERM or SIGINT; begun requests are answered before it ends."""
-    stopping = asyncio.Event()
+async def serve(
+    node: Node, ready: Callable[[Node], None], stopping_began: Callable[[], None] = lambda: None
+) -> signal.Signals:
+    """Runs a node until SIGTERM or SIGINT and returns which came first. Requests in progress are
+    answered before it ends."""
     loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def stop(number: signal.Signals) -> None:
+        if not stopping.done():
+            stopping.set_result(number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop, number)
     async with node:
         ready(node)
-        await stopping.wait()
+        await stopping
+        stopping_began()
+    return stopping.result()

@@ -1,7 +1,7 @@
-"""A new data directory out of an object store: `firn recover`.
+"""Creates a data directory from an object store, for `firn recover`.
 
-It is made beside its place and moved there when it is whole, so that an interrupted recovery leaves
-nothing that could be taken for one.
+It is built under a temporary name and renamed when it is complete, so that an interrupted recovery
+leaves nothing that looks like a data directory.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ from firnmq.meta.records import (
 from firnmq.server.identity import directory_id
 from firnmq.server.local import LocalStore
 from firnmq.server.tier import existing_object_store
-from firnmq.tiering.manifest import SegmentManifest, StoredOffset
-from firnmq.tiering.ownership import Ownership, cluster_of
-from firnmq.tiering.recover import (
+from firnmq.tiering.archive.ownership import Ownership, cluster_of
+from firnmq.tiering.archive.recover import (
     ClampedOffset,
     FoundCluster,
     FoundShard,
@@ -57,9 +56,12 @@ from firnmq.tiering.recover import (
     choose_cluster,
     find_cluster,
 )
+from firnmq.tiering.format.manifest import SegmentManifest, StoredOffset
 from firnmq.tiering.stores import ObjectStore
 
 _UNFINISHED = ".recovering"
+_MARKER = "recovery-unfinished"
+"""A file in the directory that says that a recovery made it, so that the next one may remove it."""
 _log = EventLogger("recovery")
 
 
@@ -67,13 +69,13 @@ class RecoveredShard(msgspec.Struct, frozen=True, kw_only=True):
     shard: str
     start_offset: int
     end_offset: int
-    """Records from here on were not in the store: they are lost, and the next record gets it."""
+    """Records from here on were not in the store and are lost; the next record gets this offset."""
     segment_count: int
     length_bytes: int
     newest_timestamp_ms: int | None
     last_upload_ms: int | None
     deleted_count: int
-    """Records and keys that were deleted and stay so."""
+    """Records and keys that remain deleted."""
     aborted_transactions: list[int]
     """Producer ids of transactions that were open at the end, and were aborted."""
     doubtful_transactions: list[int]
@@ -87,7 +89,7 @@ class RecoveredTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, and what was not."""
+    """What was recovered, and what was not."""
 
     url: str
     cluster: str
@@ -95,23 +97,23 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     is_dry_run: bool
     topics: list[RecoveredTopic]
     gaps: list[Gap]
-    """Offsets that are lost; of those at a shard's end, the first is the next to be given out."""
+    """Lost offsets. The first of those at a shard's end is the next to be assigned."""
     passed_over: list[str]
     not_in_the_store: list[str]
-    """What a store never holds."""
+    """State that an object store never holds."""
     groups: list[str] = []
-    """Consumer groups that have their committed offsets again."""
+    """Consumer groups whose committed offsets were recovered."""
     groups_written_ms: int | None = None
-    """When those offsets were written; what was committed later is lost."""
+    """When those offsets were written; later commits are lost."""
     clamped_offsets: list[ClampedOffset] = []
-    """Offsets beyond what was recovered: their groups go on where the shards end now."""
+    """Committed offsets beyond the recovered records: their groups continue at the shards' ends."""
 
 
 _NEVER_THERE = [
     "records that were not in a sealed and uploaded segment: from each shard's end_offset on",
     "deletions of the last seconds before the loss",
     "offsets that groups committed in the last minute before the loss",
-    "users and their passwords, which do not belong in a bucket: firn user add makes them anew",
+    "users and their passwords, which do not belong in a bucket: firn user add adds them again",
     "topics without tiering",
 ]
 
@@ -124,23 +126,27 @@ def recover_directory(
     skip_gaps: bool = False,
     clock: Clock | None = None,
     open_objects: Callable[[TieringConfig], ObjectStore] = existing_object_store,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Recovery:
-    """Makes a data directory with all that the store has of a cluster.
+    """Creates a data directory with everything that the store has of a cluster.
 
-    InvalidArgument if there is something at the path, GapsFound unless gaps are to be skipped. The
-    cluster's objects belong to the new directory from then on: a node that had them before and is
-    still there stops moving and removing.
+    InvalidArgument if the path is not empty, GapsFound if there are gaps and `skip_gaps` is False.
+    The cluster's objects belong to the new directory from then on: a node that owned them before
+    and still runs stops tiering. `tell` is called with the present step.
     """
     clock = clock or SystemClock()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InvalidArgument(
-            "data", f"{path} is not empty; a recovery makes a directory anew, choose another place"
+            "data", f"{path} is not empty; a recovery creates a new directory, choose another path"
         )
     store = open_objects(tiering)
     try:
+        tell("looking for clusters")
         cluster = choose_cluster(store, tiering.cluster)
+        tell(f"reading what the store has of cluster {cluster}")
         found = find_cluster(store, cluster, skip_gaps=skip_gaps)
         if not dry_run:
+            tell(f"taking over {len(found.topics):,} topics")
             found = _build(path, cluster, store, clock, skip_gaps=skip_gaps)
         return _report(path, found, store.url, is_dry_run=dry_run)
     finally:
@@ -150,11 +156,41 @@ def recover_directory(
 def _build(
     path: Path, cluster: str, store: ObjectStore, clock: Clock, *, skip_gaps: bool
 ) -> FoundCluster:
-    """The directory with what is there once it is ours: until then a node that was thought lost may
-    go on uploading and removing."""
+    """Claims the cluster first, then reads it: until the claim, a node that was thought lost may
+    still upload and remove objects."""
     unfinished = path.with_name(path.name + _UNFINISHED)
-    shutil.rmtree(unfinished, ignore_errors=True)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _clear(unfinished)
+    unfinished.mkdir()
+    (unfinished / _MARKER).touch()
+    try:
+        found = _filled(unfinished, cluster, store, clock, skip_gaps=skip_gaps)
+        sync_directory(unfinished)
+        os.rename(unfinished, path)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    sync_directory(path.parent)
+    (path / _MARKER).unlink()
+    _log.info("cluster_recovered", cluster=cluster, topics=len(found.topics))
+    return found
+
+
+def _clear(unfinished: Path) -> None:
+    """Removes what a recovery left that was killed, and nothing else."""
+    if (unfinished / _MARKER).is_file():
+        shutil.rmtree(unfinished)
+    elif unfinished.is_dir() and not any(unfinished.iterdir()):
+        unfinished.rmdir()
+    elif os.path.lexists(unfinished):
+        raise InvalidArgument(
+            "data", f"{unfinished} is in the way and is not of a recovery; move it or remove it"
+        )
+
+
+def _filled(
+    unfinished: Path, cluster: str, store: ObjectStore, clock: Clock, *, skip_gaps: bool
+) -> FoundCluster:
     local = LocalStore(unfinished, clock=clock, background=False)
     try:
         cluster_of(local.meta, cluster)
@@ -164,10 +200,6 @@ def _build(
     finally:
         local.close()
     _abort_open_transactions(unfinished, found, clock)
-    sync_directory(unfinished)
-    os.rename(unfinished, path)
-    sync_directory(path.parent)
-    _log.info("cluster_recovered", cluster=cluster, topics=len(found.topics))
     return found
 
 
@@ -175,7 +207,7 @@ def _build(
 
 
 def _write(local: LocalStore, found: FoundCluster) -> None:
-    """All metadata, and what is kept beside it. Topics come last: without them nothing counts."""
+    """Writes all metadata and rows. Topics come last: without them the rest has no effect."""
     uid = 0
     highest_producer = -1
     for topic in found.topics:
@@ -214,7 +246,7 @@ def _put(local: LocalStore, records: Mapping[str, Record]) -> None:
 
 
 def _write_beside(local: LocalStore, uid: int, shard: FoundShard) -> None:
-    """What the key-value store has of a shard: deletions, producers, aborted transactions."""
+    """Writes a shard's rows in the key-value store: deletions, producers, aborted transactions."""
     start = shard.start_offset if shard.has_lake else 0
     for_table = [at for at in shard.holes if at < start]
     keys_for_table = {key: below for key, below in shard.dead_keys if below <= start}
@@ -265,13 +297,13 @@ def _shard_records(
         start=shard.start_offset,
         topic_id=topic.manifest.topic_id,
     )
-    if shard.has_lake:  # How far it goes will be told by the next sync.
+    if shard.has_lake:  # The next sync records how far the table goes.
         records[lake_key(shard.name)] = LakeRecord(end=0, changed_ms=local.clock.now_ms())
     return records
 
 
 def _medium(topic: FoundTopic) -> Medium:
-    # Of a memory topic only what was spilled is in the store.
+    # Of a memory topic only spilled segments are in the store.
     is_memory = topic.manifest.options.get("storage.type") == StorageType.MEMORY.value
     return Medium.FILE if is_memory else Medium.NATIVE
 
@@ -279,8 +311,8 @@ def _medium(topic: FoundTopic) -> Medium:
 def _gap_record(
     topic: FoundTopic, before: SegmentManifest, end_offset: int, place: dict[str, Any]
 ) -> SegmentRecord:
-    """A segment without records in the place of those that are lost, as compaction leaves them. It
-    goes with the one before it, and to the store like any other."""
+    """A segment without records in place of the lost ones, like those that compaction leaves.
+    Retention drops it with the segment before it, and it is uploaded like any other."""
     return SegmentRecord(
         state=SegmentState.SEALED,
         epoch=1,
@@ -336,8 +368,8 @@ def _topic_record(topic: FoundTopic) -> TopicRecord:
 
 
 def _abort_open_transactions(path: Path, found: FoundCluster, clock: Clock) -> None:
-    """Ends transactions whose end was not in the store: nobody else will, and until then clients
-    that read what is committed would stop there."""
+    """Aborts transactions whose end was not in the store: no producer will end them, and
+    read_committed clients would stop there."""
     if not any(_open_transactions(found)):
         return
     local = LocalStore(path, clock=clock, background=False)

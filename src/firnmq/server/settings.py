@@ -1,9 +1,10 @@
-"""Everything a node can be told, from its file and its environment."""
+"""A node's configuration, from its file and its environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from firnmq.brokers.kafka.config import KafkaConfig
@@ -13,6 +14,7 @@ from firnmq.config import (
     AdminConfig,
     LakeConfig,
     LogConfig,
+    NodeStoreConfig,
     SecurityConfig,
     Settings,
     StoreConfig,
@@ -20,6 +22,7 @@ from firnmq.config import (
     TopicConfig,
     is_loopback,
 )
+from firnmq.config.sections import ENVIRONMENT_PREFIX
 from firnmq.errors import InvalidArgument
 
 _SECTIONS = (
@@ -32,9 +35,12 @@ _SECTIONS = (
 class NodeConfig:
     """The sections of a node's configuration."""
 
-    store: StoreConfig = field(default_factory=StoreConfig)
+    store: StoreConfig = field(default_factory=NodeStoreConfig)
     kafka: KafkaConfig = field(default_factory=KafkaConfig)
-    """With `groups`, `transactions` and `topic_defaults`, which are sections of their own."""
+    """With `groups`, `transactions` and `topic_defaults`, which are separate sections."""
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    """Options of topics that `firn topic create` and the HTTP listener create: with indexes, as in
+    a data directory that no node serves, unless the section says otherwise."""
     admin: AdminConfig = field(default_factory=AdminConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
     log: LogConfig = field(default_factory=LogConfig)
@@ -42,18 +48,21 @@ class NodeConfig:
     lake: LakeConfig = field(default_factory=LakeConfig)
 
     def exposures(self) -> list[str]:
-        """What strangers could do, if anything; InvalidArgument unless that is allowed."""
+        """What unauthenticated clients could do, if anything; InvalidArgument unless allowed."""
         exposed = []
         if not is_loopback(self.kafka.host) and not self.security.is_complete:
             lacks = "TLS" if self.security.tls_certificate is None else "authentication"
+            can = "read what is sent" if self.security.sasl_mechanisms else "read and write all"
             exposed.append(
-                f"the Kafka listener on {self.kafka.host} has no {lacks}: whoever reaches it can "
-                + ("read what is sent" if self.security.sasl_mechanisms else "read and write all")
+                f"the Kafka listener on {self.kafka.host} has no {lacks}: any host that reaches it "
+                f"can {can}"
             )
         if self.admin.enabled and not is_loopback(self.admin.host):
-            can = "read the token that is sent" if self.admin.token_file else "do everything"
+            has_token = self.admin.token_file is not None or self.security.identifies_clients
+            can = "read the token that is sent" if has_token else "do everything"
             exposed.append(
-                f"the HTTP listener on {self.admin.host} has no TLS: whoever reaches it can {can}"
+                f"the HTTP listener on {self.admin.host} has no TLS: any host that reaches it can "
+                f"{can}"
             )
         if exposed and not self.security.allow_insecure:
             raise InvalidArgument("security", f"{exposed[0]}; --allow-insecure if that is meant")
@@ -66,20 +75,38 @@ def load_node_config(
     """Defaults, overlaid by the file, overlaid by variables such as FIRN_KAFKA_PORT."""
     settings = Settings(path, environment)
     settings.refuse_unknown(_SECTIONS)
+    return _read(settings)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Unknown variables with our prefix, each with the most similar known one."""
+    settings = Settings(environment={})
+    _read(settings)
+    known = settings.variables
+    found: dict[str, str | None] = {}
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            closest = get_close_matches(name, known, n=1, cutoff=0.8)
+            found[name] = closest[0] if closest else None
+    return found
+
+
+def _read(settings: Settings) -> NodeConfig:
     own = ("topic_defaults", "groups", "transactions")
     return NodeConfig(
-        store=settings.section("store", StoreConfig, prefix=""),
+        store=settings.section("store", NodeStoreConfig, prefix=""),
         kafka=settings.section(
             "kafka",
             KafkaConfig,
             prefix="KAFKA_",
             without=own,
-            topic_defaults=_topic_defaults(settings),
+            topic_defaults=_topic_defaults(settings, KafkaConfig().topic_defaults),
             groups=settings.section("groups", GroupConfig, prefix="GROUPS_"),
             transactions=settings.section(
                 "transactions", TransactionConfig, prefix="TRANSACTIONS_"
             ),
         ),
+        topic_defaults=_topic_defaults(settings, TopicConfig()),
         admin=settings.section("admin", AdminConfig, prefix="ADMIN_"),
         security=settings.section("security", SecurityConfig, prefix="SECURITY_"),
         log=settings.section("log", LogConfig, prefix="LOG_"),
@@ -88,8 +115,8 @@ def load_node_config(
     )
 
 
-def _topic_defaults(settings: Settings) -> TopicConfig:
-    base = KafkaConfig().topic_defaults
+def _topic_defaults(settings: Settings, base: TopicConfig) -> TopicConfig:
+    """The section's options over the built-in defaults of topics."""
     options = settings.options("topic_defaults", prefix="TOPIC_DEFAULTS_", known=base.options())
     defaults = base.with_options(options)
     defaults.check_new()

@@ -1,4 +1,4 @@
-"""A data directory's object store: what reads from it, and what moves segments to it."""
+"""A data directory's object store: cold reads from it, and the mover to it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from firnmq.adapter import OffsetManager
 from firnmq.config import TieringConfig
 from firnmq.server.identity import directory_id
-from firnmq.tiering.cold import ColdStorage
-from firnmq.tiering.courtesy import Courtesy
-from firnmq.tiering.groups import GroupOffsets
-from firnmq.tiering.manifest import StoredOffset
-from firnmq.tiering.mover import TierMover
-from firnmq.tiering.ownership import cluster_of
-from firnmq.tiering.rate import RateLimiter
+from firnmq.tiering.archive.group_offsets import GroupOffsets
+from firnmq.tiering.archive.ownership import cluster_of
+from firnmq.tiering.cold.medium import ColdStorage
+from firnmq.tiering.cold.throttle import ColdThrottle
+from firnmq.tiering.format.manifest import StoredOffset
+from firnmq.tiering.move.mover import TierMover
+from firnmq.tiering.rate_limit import RateLimiter
 from firnmq.tiering.stores import ObjectStore, open_store
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ CACHE_DIRECTORY = "tier-cache"
 
 
 def open_object_store(config: TieringConfig) -> ObjectStore:
-    """The store of a configuration that names one. Nothing is asked of it yet."""
+    """Opens the configured store. No request is made yet."""
     assert config.url is not None, "there is a store only where there is a URL"
     return open_store(config.url, config)
 
 
 def existing_object_store(config: TieringConfig) -> ObjectStore:
-    """The same, for those who only look: a directory that is not there is not made, and whatever
-    is asked of it raises StoreUnavailable."""
+    """Opens the configured store for reading: a missing directory is not created, and every
+    request to it raises StoreUnavailable."""
     assert config.url is not None, "there is a store only where there is a URL"
     return open_store(config.url, config, creates=False)
 
 
 class Tier:
-    """The object store with what reads from it; close it when nothing reads any more."""
+    """The object store with its cold reads; close it after the last read."""
 
     def __init__(
         self,
@@ -49,25 +49,25 @@ class Tier:
         is_appending: Callable[[], bool] = lambda: False,
         append_count: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`is_appending` says whether appends are under way, and `append_count` changes with them:
-        cold reads let them go first, and scan less beside them."""
+        """`is_appending` says whether an append is running, and `append_count` changes with every
+        append: cold reads wait for running appends, and scans are throttled while there are any."""
         self.config = config
         self.store = open_objects(config)
         self.cold = ColdStorage(
             self.store,
             config.cache_directory or path / CACHE_DIRECTORY,
             cache_bytes=config.cache_bytes,
-            rate=RateLimiter(config.read_bytes_per_s),
-            courtesy=Courtesy(
+            throttle=ColdThrottle(
                 is_appending,
                 append_count=append_count,
                 bytes_per_s=config.read_bytes_per_s_beside_appends,
+                fetch_limiter=RateLimiter(config.read_bytes_per_s),
             ),
         )
         self.mover: TierMover
 
     def mover_for(self, local: LocalStore) -> TierMover:
-        """The mover of a data directory that is open; it is begun and stopped by the caller."""
+        """The mover of an open data directory; the caller starts and stops it."""
         self.mover = TierMover(
             store=self.store,
             cluster=cluster_of(local.meta, self.config.cluster),

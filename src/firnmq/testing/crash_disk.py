@@ -1,8 +1,8 @@
-"""A disk that forgets what was not synced.
+"""A disk that loses what was not synced.
 
-`CrashFiles`, `CrashKeyValueStore` and `CrashMetaStore` do their work on a real directory and keep
-note of what has been synced. At a chosen operation they write what a power cut at that moment would
-leave into another directory, from which a store can then be opened.
+`CrashFiles`, `CrashKeyValueStore` and `CrashMetaStore` work on a real directory and record what has
+been synced. At a chosen operation they write what a power failure at that moment would leave into
+another directory, from which a store can then be opened.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SECTOR_BYTES = 512
 
 
 class Fate(Enum):
-    """What becomes of bytes that were written and not synced."""
+    """What happens to bytes that were written and not synced."""
 
     LOST = "lost"
     PREFIX = "prefix"
-    """Some of them are there, from the first on, and the file ends after them."""
+    """A prefix of them survives, and the file ends after it."""
     TORN = "torn"
-    """Any sector may be there or not; one that is not reads as before, or as zeros."""
+    """Each sector survives or not; a lost one reads as before, or as zeros."""
 
 
 class PowerCut:
-    """The moment of the cut: which operation it comes before, and where its remains go."""
+    """A simulated power failure: before which operation it happens, and where the remains go."""
 
     def __init__(self, source: Path, remains: Path, *, after: int, rng: random.Random) -> None:
         self._source = source
@@ -42,7 +42,7 @@ class PowerCut:
         self._countdown = after
         self._rng = rng
         self.lock = threading.RLock()
-        """Held during every change of a file, so that the cut comes between two of them."""
+        """Held during every change of a file, so that the failure happens between two of them."""
         self._files = {str(path): path.read_bytes() for path in source.glob("segments/*/*")}
         self._log_bytes = self.database_logs()
         self.has_come = False
@@ -54,7 +54,7 @@ class PowerCut:
         self._countdown -= 1
 
     def happen(self) -> None:
-        """Writes what is left."""
+        """Writes the remains."""
         self.has_come = True
         self._remains.mkdir(parents=True)
         for name, synced in self._files.items():
@@ -65,7 +65,9 @@ class PowerCut:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self._survivors(synced, path.read_bytes()))
         self._copy_database()
-        for path in self._source.glob("meta.db*"):  # Every commit is synced, and none is under way.
+        for path in self._source.glob(
+            "meta.db*"
+        ):  # Every commit is synced, and none is in progress.
             shutil.copy(path, self._remains / path.name)
 
     def note_synced(self, path: str) -> None:
@@ -107,7 +109,7 @@ class PowerCut:
     def _copy_database(self) -> None:
         """Tables and the manifest are synced by RocksDB itself; its logs only when asked to.
 
-        It works on them in threads of its own: they are copied until nothing changed meanwhile.
+        RocksDB changes them in its own threads: the copy is repeated until none changed during it.
         """
         target = self._remains / "db"
         while True:
@@ -127,7 +129,7 @@ class PowerCut:
 
 
 class CrashFiles(FileCache):
-    """A FileCache that tells the power cut what is synced."""
+    """A FileCache that records what is synced."""
 
     def __init__(self, cut: PowerCut, *, open_max: int = 1000) -> None:
         super().__init__(open_max=open_max)
@@ -144,7 +146,7 @@ class CrashFiles(FileCache):
     def write_at(
         self, path: str, buffers: Sequence[Buffer], position: int, *, durable: bool = False
     ) -> int:
-        """As two steps also where it is one call, since the power can go in between."""
+        """Always two steps, since the power can fail in between."""
         with self._cut.lock:
             self._cut.step()
             written = super().write_at(path, buffers, position)
@@ -176,7 +178,7 @@ class CrashFiles(FileCache):
 
 
 class CrashKeyValueStore(KeyValueStore):
-    """A KeyValueStore that tells the power cut what is synced."""
+    """A KeyValueStore that records what is synced."""
 
     def __init__(self, path: Path, cut: PowerCut) -> None:
         super().__init__(path)
@@ -191,7 +193,7 @@ class CrashKeyValueStore(KeyValueStore):
 
 
 class CrashMetaStore(SqliteMetaStore):
-    """A SqliteMetaStore before whose transactions the power may go."""
+    """A SqliteMetaStore before whose transactions the power may fail."""
 
     def __init__(self, path: Path, cut: PowerCut) -> None:
         super().__init__(path)

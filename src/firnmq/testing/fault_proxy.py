@@ -1,8 +1,8 @@
-"""An HTTP proxy that does to an object store what networks and servers do: delays, cuts, lies.
+"""An HTTP proxy that injects faults before an object store: delays, broken connections, bad bytes.
 
-It stands before one server and passes requests on as they are, so that signatures stay valid. Each
-`Fault` says which requests it meets and what becomes of them. As a program it is a proxy in a
-process of its own, for measurements that must not share an interpreter with it::
+It forwards requests to one server unchanged, so that signatures stay valid. Each `Fault` says which
+requests it matches and what happens to them. As a program it is a proxy in its own process, for
+measurements that must not share an interpreter with it::
 
     python -m firnmq.testing.fault_proxy 127.0.0.1:8333 --first-byte-ms 50
 """
@@ -32,7 +32,7 @@ _STOP_TIMEOUT_S = 10
 class Fault:
     """What happens to requests of these methods whose path and query contain `path`.
 
-    The first fault that meets a request applies, `times` times at most.
+    The first fault that matches a request applies, at most `times` times.
     """
 
     methods: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class Fault:
     bytes_per_s: int | None = None
     """Bodies in both directions go no faster."""
     status: int | None = None
-    """The proxy answers with this status; the server never hears of the request."""
+    """The proxy answers with this status; the server never gets the request."""
     is_cut_before: bool = False
-    """The connection ends before the server hears of the request."""
+    """The connection ends before the server gets the request."""
     cut_after: int | None = None
     """The connection ends after so many bytes of the answer's body; -1 is before its head."""
     truncate: int = 0

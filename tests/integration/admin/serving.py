@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -29,8 +30,19 @@ class Served:
     """A running node: what it said at the start, and what it logs. Ended by its own id."""
 
     def __init__(
-        self, data: Path, *args: str, settings: Mapping[str, str] | None = None, port: str = "0"
+        self,
+        data: Path,
+        *args: str,
+        settings: Mapping[str, str] | None = None,
+        port: str = "0",
+        descriptors: int | None = None,
     ) -> None:
+        """`descriptors`: how many the process may have, and may not raise."""
+
+        def limit() -> None:
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("FIRN_")
         }
@@ -43,6 +55,7 @@ class Served:
             stderr=subprocess.PIPE,
             text=True,
             env={**environment, "PYTHONUNBUFFERED": "1", **(settings or {})},
+            preexec_fn=limit,
         )
         self.log: list[str] = []
         self._logged = threading.Condition()
@@ -60,10 +73,17 @@ class Served:
             self.process.wait(TIMEOUT_S)
             self._reader.join(TIMEOUT_S)
             raise AssertionError("\n".join(self.log))
+        self._token = self.token
 
     @property
     def kafka(self) -> str:
         return self.said["kafka"].split()[0]
+
+    @property
+    def token(self) -> str | None:
+        """What HTTP requests must carry, if the node said where it is."""
+        path = self.said.get("token")
+        return None if path is None else Path(path).read_text(encoding="utf-8").strip()
 
     @property
     def url(self) -> str:
@@ -76,7 +96,10 @@ class Served:
         connection = http.client.HTTPConnection(host, timeout=TIMEOUT_S)
         try:
             content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-            sent = {"Content-Type": "application/json", **(headers or {})}
+            sent = {"Content-Type": "application/json"}
+            if self._token is not None:
+                sent["Authorization"] = f"Bearer {self._token}"
+            sent.update(headers or {})
             connection.request(method, path, content, sent)
             response = connection.getresponse()
             return Answer(response.status, response.read())
@@ -87,6 +110,12 @@ class Served:
         answer = self.call("GET", path)
         assert answer.status == 200, answer
         return answer.document
+
+    def lines(self, path: str) -> list[Any]:
+        """The documents that a path streams."""
+        answer = self.call("GET", path)
+        assert answer.status == 200, answer
+        return [json.loads(line) for line in answer.raw.splitlines() if line]
 
     def metric(self, name: str) -> float:
         """The value of a metric, given as it stands before the value; 0 if it is not there."""

@@ -89,8 +89,7 @@ def timed(node: Served, topic: str, number: int) -> int:
 
 def listed(node: Served, topic: str, shard: int = 0) -> list[int]:
     """The offsets that the HTTP listener shows."""
-    page = node.get(f"/v1/topics/{topic}/records?shard={shard}&offset=-1000&max=1000")
-    return [each["offset"] for each in page["records"]]
+    return [each["offset"] for each in node.lines(f"/v1/topics/{topic}/records?shard={shard}")]
 
 
 def check(node: Served, topic: str, live: list[int]) -> None:
@@ -135,7 +134,7 @@ def test_what_is_deleted_stays_so_when_the_node_is_killed(
     tmp_path: Path, storage_type: str
 ) -> None:
     """1. Records are deleted in three topics, one way each, and the node is killed as soon as it
-    has answered. 2. The next node shows them to nobody. 3. Nor does the data directory itself, by
+    has answered. 2. The next node does not show them. 3. Nor does the data directory itself, by
     any kind of read, and nothing is wrong with it."""
     data = tmp_path / "data"
     live: dict[str, list[int]] = {}
@@ -281,7 +280,8 @@ def test_it_is_guarded_like_every_change(tmp_path: Path) -> None:
         served.call("POST", "/v1/topics", {"topic": "t"}, allowed)
         served.call("POST", "/v1/topics/t/records", {"records": [{"value": "x"}]}, allowed)
         path, body = "/v1/topics/t/deletions", {"offsets": [0]}
-        assert served.call("POST", path, body).status == 401
+        none = {"Authorization": ""}
+        assert served.call("POST", path, body, none).status == 401
         form = {**allowed, "Content-Type": "application/x-www-form-urlencoded"}
         assert served.call("POST", path, body, form).status == 415
         away = {**allowed, "Host": "evil.example"}
@@ -333,15 +333,15 @@ def test_node_and_directory_tell_the_same(node: Served, tmp_path: Path, document
     data = str(tmp_path / "data")
     assert firn("topic", "create", topic, "--data", data).returncode == 0
     values = "".join(f"value {number}\n" for number in range(COUNT))
-    assert firn("write", topic, "--file", "-", "--data", data, stdin=values).returncode == 0
+    assert firn("produce", topic, "--file", "-", "--data", data, stdin=values).returncode == 0
     for args in (["--offset", "3"], ["--before", "2"], ["--key", "nobody"]):
         (through,) = documents("delete", topic, *args, "--yes")
         local = firn("delete", topic, *args, "--yes", "--json", "--data", data)
         assert json.loads(local.stdout) == through
     in_use = node.get("/v1/node")["data"]
-    refused = firn("delete", topic, "--offset", "5", "--yes", "--data", in_use)
-    assert (refused.returncode, "in use" in refused.stderr) == (1, True)
-    assert 5 in listed(node, topic)
+    through_its_node = firn("delete", topic, "--offset", "5", "--yes", "--data", in_use)
+    assert through_its_node.returncode == 0, through_its_node.stderr
+    assert 5 not in listed(node, topic)
 
 
 # Tiered ----------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def tiered(tmp_path: Path) -> Iterator[Served]:
 
 def test_records_that_are_only_in_the_object_store(tiered: Served, tmp_path: Path) -> None:
     """1. All but the active segment is cold. 2. A key, some offsets and a start are deleted there.
-    3. The node is killed. 4. Nobody finds them any more."""
+    3. The node is killed. 4. No read finds them any more."""
     topic = filled(tiered, tiering="on", local_retention_ms=0)
 
     def cold_end() -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from tests.documents import ROOT
 from tests.integration.admin.serving import TIMEOUT_S, Served
 
 
@@ -32,6 +35,11 @@ def test_traffic_is_counted(node: Served, topic: str) -> None:
     assert node.metric("firn_connections") >= 1
     assert node.metric(f'firn_topic_bytes{{topic="{topic}"}}') > 0
     assert node.metric(f'firn_topic_segments{{topic="{topic}"}}') == 2
+    assert node.metric(f'firn_topic_appended_records_total{{topic="{topic}"}}') == 100
+    for shard in "01":
+        assert node.metric(f'firn_shard_end_offset{{shard="{shard}",topic="{topic}"}}') == 50
+        assert node.metric(f'firn_shard_start_offset{{shard="{shard}",topic="{topic}"}}') == 0
+    assert "firn_build_info{" in node.call("GET", "/metrics").raw.decode()
     # 2. A group that has read some of them lags behind by the rest.
     consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": f"g-{topic}"})
     consumer.commit(offsets=[TopicPartition(topic, 0, 20)], asynchronous=False)
@@ -87,3 +95,60 @@ def test_nothing_stays_in_flight(node: Served, topic: str) -> None:
         producer.produce(topic, b"x" * 100_000)
     assert producer.flush(60) == 0
     wait_until(lambda: node.metric("firn_bytes_in_flight") == 0)
+
+
+def test_records_sent_to_clients_are_counted(tmp_path: Path) -> None:
+    node = Served(tmp_path / "data")
+    try:
+        # 1. Ten records that are there, in one partition.
+        producer = Producer({"bootstrap.servers": node.kafka})
+        for number in range(10):
+            producer.produce("t", b"v%d" % number, partition=0)
+        assert producer.flush(60) == 0
+        settings = {"bootstrap.servers": node.kafka, "group.id": "g"}
+        consumer = Consumer({**settings, "enable.auto.commit": False})
+        consumer.assign([TopicPartition("t", 0, 0)])
+        assert len(_read(consumer, 10)) == 10
+        assert node.metric("firn_fetched_records_total") == 10
+        # 2. And those for which the client waits, whichever way they are answered.
+        for number in range(20):
+            producer.produce("t", b"w%d" % number, partition=0)
+            assert producer.flush(60) == 0
+            assert len(_read(consumer, 1)) == 1
+        assert node.metric("firn_fetched_records_total") == 30
+        consumer.close()
+    finally:
+        assert node.stop() == 0
+
+
+def _read(consumer: Consumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(found) < count:
+        assert time.monotonic() < deadline
+        record = consumer.poll(1)
+        if record is not None:
+            assert record.error() is None
+            found.append(record.value())
+    return found
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(tmp_path: Path) -> None:
+    dashboard = json.loads((ROOT / "docs" / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    asked += [each["query"] for each in dashboard["templating"]["list"]]
+    wanted = set(re.findall(r"\b(?:firn|process)_\w+", "\n".join(asked)))
+    assert len(wanted) > 20
+    # Names that have labels are there once something has been counted under them.
+    url = (tmp_path / "store").as_uri()
+    node = Served(tmp_path / "data", settings={"FIRN_TIERING_URL": url})
+    try:
+        producer = Producer({"bootstrap.servers": node.kafka})
+        producer.produce("t", b"one")
+        assert producer.flush(60) == 0
+        text = node.call("GET", "/metrics").raw.decode()
+    finally:
+        assert node.stop() == 0
+    there = set(re.findall(r"^(\w+)[{ ]", text, re.MULTILINE))
+    declared = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    assert wanted <= there | {name for name, kind in declared.items() if kind != "histogram"}

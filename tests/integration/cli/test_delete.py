@@ -116,10 +116,10 @@ def test_cold_records_go_without_the_object_store(
 ) -> None:
     """Only a note is made, which needs none of their bytes; reads of the rest need them."""
     monkeypatch.setenv("FIRN_TIERING_URL", f"file://{tmp_path}/objects")
-    options = ("--config", "tiering=on", "--config", "local.retention.ms=0")
+    options = ("--option", "tiering=on", "--option", "local.retention.ms=0")
     ok("topic", "create", "cold", *options)
-    ok("write", "cold", "--key", "ann", "--file", "-", stdin="one\ntwo\n")
-    ok("write", "cold", "--key", "bob", "--file", "-", stdin="three\nfour\n")
+    ok("produce", "cold", "--key", "ann", "--file", "-", stdin="one\ntwo\n")
+    ok("produce", "cold", "--key", "bob", "--file", "-", stdin="three\nfour\n")
     ok("tier", "upload", "--roll")
     ok("tier", "upload")
     monkeypatch.delenv("FIRN_TIERING_URL")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ def test_version_and_help(process) -> None:
     out, _ = process("--version").communicate(timeout=TIMEOUT_S)
     assert out.startswith("firn ")
     out, _ = process("--help").communicate(timeout=TIMEOUT_S)
-    for command in ("demo", "dump", "read", "segments", "topic", "verify", "write"):
+    for command in ("demo", "dump", "read", "segments", "topic", "verify", "produce"):
         assert f"  {command} " in out
 
 
@@ -43,7 +42,7 @@ def test_a_session_of_processes(process) -> None:
         return str(out)
 
     run("topic", "create", "t", "--storage", "rocksdb")
-    run("write", "t", "--file", "-", stdin="a\nb\n")
+    run("produce", "t", "--file", "-", stdin="a\nb\n")
     found = [json.loads(line) for line in run("read", "t", "--json").splitlines()]
     assert [each["value"] for each in found] == ["a", "b"]
     assert "nothing is wrong" in run("verify")
@@ -60,6 +59,17 @@ def test_errors_have_no_traceback(process, data: Path) -> None:
     _, error = usage.communicate(timeout=TIMEOUT_S)
     assert usage.returncode == 2
     assert "Usage: " in error
+
+
+@pytest.mark.parametrize("name", ["FIRN_TIERING_SECRET_KEY", "FIRN_TIERING_ACCESS_KEY"])
+def test_a_key_in_the_environment_disturbs_no_directory_without_tiering(
+    process, data: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "one of two")
+    for command in ("create", "describe"):
+        started = process("topic", command, "t")
+        _, error = started.communicate(timeout=TIMEOUT_S)
+        assert (started.returncode, error) == (0, "")
 
 
 def test_a_directory_in_use_is_said(process, data: Path) -> None:
@@ -91,24 +101,21 @@ def test_a_damaged_catalog_is_an_error_not_a_traceback(process, data: Path) -> N
     assert "Traceback" not in error
 
 
-def test_follow_shows_what_is_there_and_ends_with_ctrl_c(process, data: Path) -> None:
-    with firnmq.open(data) as store:
-        store.create_topic("t").append(["first", "second"])
-    started = process("read", "t", "--follow", "-f", "%v\\n")
-    assert started.stdout is not None
-    assert [started.stdout.readline(), started.stdout.readline()] == ["first\n", "second\n"]
-    started.send_signal(signal.SIGINT)
-    out, error = started.communicate(timeout=TIMEOUT_S)
-    assert (started.returncode, out, error) == (0, "", "")
-
-
-def test_follow_with_a_limit_ends_by_itself(process, data: Path) -> None:
-    with firnmq.open(data) as store:
-        store.create_topic("t").append(["first", "second"])
-    started = process("read", "t", "--follow", "--max", "2", "--json")
-    out, _ = started.communicate(timeout=TIMEOUT_S)
-    assert started.returncode == 0
-    assert len(out.splitlines()) == 2
+def test_output_that_cannot_be_written_is_named(data: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "firnmq", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=TIMEOUT_S,
+        )
+        assert b"Traceback" not in done.stderr
+        with firnmq.open(data) as store:
+            store.create_topic("t").append("hello")
+        command = [sys.executable, "-m", "firnmq", "topic", "list", "--data", str(data)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
+    assert done.stderr == b"error: standard output: no space left on device\n"
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize("count", [20_000])
@@ -124,6 +131,6 @@ def test_a_reader_that_goes_away_is_no_error_message(process, data: Path, count:
     started.stderr.close()
     assert started.stdin is not None
     started.stdin.close()
-    started.wait(timeout=TIMEOUT_S)
+    assert started.wait(timeout=TIMEOUT_S) == 141
     assert "Traceback" not in error
     assert "error" not in error

@@ -9,7 +9,7 @@ DAY_MS = 24 * 3600 * 1000
 
 def test_a_topic_says_how_long_it_is_kept(ok, documents) -> None:
     options = (f"retention.ms={90 * DAY_MS}", f"local.retention.ms={3 * DAY_MS}")
-    ok("topic", "create", "t", *(part for each in options for part in ("--config", each)))
+    ok("topic", "create", "t", *(part for each in options for part in ("--option", each)))
     (found,) = documents("tier", "cost", "t", "--per-day", "10GB")
     assert found["topic"] == "t"
     assert found["workload"]["retention_days"] == 90
@@ -27,7 +27,7 @@ def test_a_topic_without_limits_takes_the_defaults(ok, documents) -> None:
 
 
 def test_what_is_assumed_is_told(ok, documents) -> None:
-    ok("topic", "create", "t", "--config", f"local.retention.ms={3 * DAY_MS}")
+    ok("topic", "create", "t", "--option", f"local.retention.ms={3 * DAY_MS}")
     text = ok("tier", "cost", "t", "--per-day", "1GB")
     assert "bytes per day  1 GB (--per-day)" in text
     assert "365 days (ASSUMED, t has no retention.ms; --retention-days says otherwise)" in text
@@ -56,7 +56,7 @@ def test_a_topic_that_is_not_there(ok, firn) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--local-fill", "0"), ("--replicas", "0")])
-def test_inputs_that_cannot_be_meant(firn, arguments: tuple[str, str]) -> None:
+def test_invalid_inputs_are_refused(firn, arguments: tuple[str, str]) -> None:
     result = firn("tier", "cost", *arguments)
     assert result.exit_code == 1
     assert "must be" in result.output

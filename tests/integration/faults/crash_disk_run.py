@@ -8,11 +8,16 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from firnmq.engines import room
+from firnmq.disk import preallocation
 from firnmq.server import LocalStore, Store
 from firnmq.testing import CrashFiles, CrashKeyValueStore, CrashMetaStore, PowerCut
 from tests.integration.faults.ledger import Ledger
-from tests.integration.faults.writer import NUMBERS_PER_THREAD, ROOM_BYTES_MIN, Reporter, Worker
+from tests.integration.faults.writer import (
+    NUMBERS_PER_THREAD,
+    PREALLOCATION_BYTES_MIN,
+    Reporter,
+    Worker,
+)
 
 _ROWS = {"storage.type": "EngineRocksDB"}
 _TOPICS: dict[str, dict[str, object]] = {
@@ -52,7 +57,7 @@ class _LedgerReporter(Reporter):
 
 def crash_disk_run(directory: Path, seed: int) -> None:
     """Works, cuts the power, compares what is left, and goes on from there, a few times."""
-    with patch.object(room, "ROOM_BYTES_MIN", ROOM_BYTES_MIN):
+    with patch.object(preallocation, "PREALLOCATION_BYTES_MIN", PREALLOCATION_BYTES_MIN):
         _run(directory, seed)
 
 

@@ -43,3 +43,14 @@ def mounted(image: Path, at: Path) -> Iterator[Path]:
         gc.collect()  # An error that was caught may hold a file through its traceback.
         subprocess.run(["umount", at], check=True)
         at.rmdir()
+
+
+def fill(path: Path) -> None:
+    """Writes until the device has no room left."""
+    with path.open("ab", buffering=0) as file:
+        size = 1024 * 1024
+        while size:
+            try:
+                file.write(b"\1" * size)
+            except OSError:
+                size //= 2

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { OFF, FAIL, END };
-enum { WRITE = 1, SYNC = 2, RENAME = 4, UNLINK = 8, TRUNCATE = 16, MAKE = 32 };
+enum { WRITE = 1, SYNC = 2, RENAME = 4, UNLINK = 8, TRUNCATE = 16, MAKE = 32, READ = 64 };
 enum { EXIT_CODE = 77 };
 
 struct control {
@@ -135,6 +135,37 @@ ssize_t pwritev64v2(int file, const struct iovec *parts, int count, off64_t at, 
 
 ssize_t pwritev2(int file, const struct iovec *parts, int count, off_t at, int flags) {
     return pwritev64v2(file, parts, count, at, flags);
+}
+
+ssize_t read(int file, void *data, size_t size) {
+    REAL(ssize_t, "read", int, void *, size_t);
+    return hit(READ, file) ? failed() : real(file, data, size);
+}
+
+ssize_t pread64(int file, void *data, size_t size, off64_t at) {
+    REAL(ssize_t, "pread64", int, void *, size_t, off64_t);
+    return hit(READ, file) ? failed() : real(file, data, size, at);
+}
+
+ssize_t pread(int file, void *data, size_t size, off_t at) {
+    return pread64(file, data, size, at);
+}
+
+ssize_t preadv64v2(int file, const struct iovec *parts, int count, off64_t at, int flags) {
+    REAL(ssize_t, "preadv64v2", int, const struct iovec *, int, off64_t, int);
+    return hit(READ, file) ? failed() : real(file, parts, count, at, flags);
+}
+
+ssize_t preadv2(int file, const struct iovec *parts, int count, off_t at, int flags) {
+    return preadv64v2(file, parts, count, at, flags);
+}
+
+ssize_t preadv64(int file, const struct iovec *parts, int count, off64_t at) {
+    return preadv64v2(file, parts, count, at, 0);
+}
+
+ssize_t preadv(int file, const struct iovec *parts, int count, off_t at) {
+    return preadv64v2(file, parts, count, at, 0);
 }
 
 /* Syncs that do not fail are left out: processes end here, the machine does not, and a busy disk

@@ -39,7 +39,10 @@ class Calls(IntFlag):
     UNLINK = 8
     TRUNCATE = 16
     MAKE = 32
+    READ = 64
+    """By a copy into memory; a file that is mapped is read by none."""
     ALL = 63
+    """All that change something."""
 
 
 class Faults:

@@ -38,7 +38,7 @@ class Scene:
 
 def fill(path: Path) -> None:
     with Store(LocalStore(path, background=False)) as store:
-        topic = store.create_topic("topic", options={"segment.bytes": 8_192})
+        topic = store.create_topic("topic", options={"segment.bytes": 6_144})
         for batch in range(_BATCHES):
             topic.append([record(batch * _PER_BATCH + at) for at in range(_PER_BATCH)])
 

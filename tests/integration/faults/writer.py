@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from firnmq.config import StoreConfig
-from firnmq.engines import room
+from firnmq.disk import preallocation
 from firnmq.errors import OffsetOutOfRange
 from firnmq.server import LocalStore, Store, TopicHandle
 from tests.integration.faults.ledger import key_of, record_of
@@ -63,7 +63,7 @@ _THREADS: tuple[tuple[tuple[str, int], ...], ...] = (
 )
 """Which shards each thread works on. Two share one: they append to it and delete by offset."""
 NUMBERS_PER_THREAD = 1_000_000
-ROOM_BYTES_MIN = 256
+PREALLOCATION_BYTES_MIN = 256
 """These segments are small, and something is to be written ahead in them too."""
 _SHARED = ("busy", 0)
 
@@ -211,7 +211,7 @@ def make_topics(store: Store) -> None:
 
 def run(descriptor: int, path: str, seed: int, cycle: int, step_count: int) -> None:
     """Works until killed or until every thread has done its steps, then closes the store."""
-    room.ROOM_BYTES_MIN = ROOM_BYTES_MIN
+    preallocation.PREALLOCATION_BYTES_MIN = PREALLOCATION_BYTES_MIN
     reporter = Reporter(descriptor)
     reporter.say("opening")
     store = open_busy_store(Path(path))

@@ -21,11 +21,19 @@ QUICK = {
 """Settings of a node for impatient tests; it makes no topics of its own accord."""
 
 
+LAGGING = "tests.integration.kafka.lagging_node"
+"""A node whose high watermarks are behind the ends of its logs."""
+
+
 class NodeProcess:
     """One data directory and the process that serves it. Each process is ended by its own id."""
 
-    def __init__(self, data: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data: Path, settings: Mapping[str, str] | None = None, *, module: str = "firnmq"
+    ) -> None:
+        """`module` is run with the arguments of `firn`."""
         self.data = data
+        self._module = module
         self._settings = settings or {}
         self._process: subprocess.Popen[str] | None = None
         self._port = 0
@@ -56,7 +64,7 @@ class NodeProcess:
         assert self._process is None
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "firnmq", "serve", "--data", str(self.data)),
+                *(sys.executable, "-m", self._module, "serve", "--data", str(self.data)),
                 *("--port", str(self._port), "--admin-port", "0"),
             ],
             stdout=subprocess.PIPE,

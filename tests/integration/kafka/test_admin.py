@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import aiokafka
 import aiokafka.admin
@@ -24,7 +26,7 @@ from confluent_kafka.admin import (
 
 from tests.integration.kafka import aio
 from tests.integration.kafka.clients import Confluent
-from tests.integration.kafka.conftest import MakeTopic
+from tests.integration.kafka.conftest import MakeTopic, running
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.kafka.rows import BASE_MS, numbered
 
@@ -127,6 +129,64 @@ def test_wrong_topics_are_refused_by_name_and_reason(
     assert refused.value.args[0].code() == code
     assert words in refused.value.args[0].str()
     assert name not in admin.list_topics(timeout=TIMEOUT_S).topics
+
+
+def test_changes_of_different_options_at_once_are_all_kept(
+    node: NodeProcess, make_topic: MakeTopic
+) -> None:
+    """Four clients change an option each, again and again, while a fifth adds partitions."""
+    name = make_topic(node, 2, durability="os")
+    options = ["retention.ms", "segment.bytes", "segment.ms", "max.message.bytes"]
+    rounds, base = 10, 10_000_000
+    admins = [AdminClient({"bootstrap.servers": node.address}) for _ in (*options, "partitions")]
+
+    def change(option: str, admin: AdminClient) -> None:
+        for turn in range(1, rounds + 1):
+            alter(admin, name, **{option.replace(".", "_"): base + turn})
+            assert options_of(admin, name)[option].value == str(base + turn)
+
+    def grow(admin: AdminClient) -> None:
+        for turn in range(1, rounds + 1):
+            admin.create_partitions([NewPartitions(name, 2 + turn)])[name].result(TIMEOUT_S)
+
+    with ThreadPoolExecutor(len(admins)) as threads:
+        jobs = [threads.submit(grow, admins[-1])]
+        jobs += [threads.submit(change, *each) for each in zip(options, admins, strict=False)]
+        for job in jobs:
+            job.result()
+    shown = options_of(admins[0], name)
+    assert {shown[option].value for option in options} == {str(base + rounds)}
+    assert shown["durability"].value == "os"
+    topic = admins[0].list_topics(name, timeout=TIMEOUT_S).topics[name]
+    assert len(topic.partitions) == 2 + rounds
+
+
+@pytest.fixture
+def small_node(tmp_path: Path) -> Iterator[NodeProcess]:
+    yield from running(NodeProcess(tmp_path / "data", {"FIRN_SHARD_COUNT_MAX": "30"}))
+
+
+def test_no_more_partitions_than_the_node_may_have(small_node: NodeProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": small_node.address})
+    admin.create_topics([NewTopic("t", 20, 1)])["t"].result(TIMEOUT_S)
+    for outcome in (
+        admin.create_topics([NewTopic("u", 11, 1)])["u"],
+        admin.create_topics([NewTopic("u", 11, 1)], validate_only=True)["u"],
+        admin.create_partitions([NewPartitions("t", 31)])["t"],
+        admin.create_topics([NewTopic("u", 100_000, 1)])["u"],
+    ):
+        with pytest.raises(KafkaException) as refused:
+            outcome.result(TIMEOUT_S)
+        assert refused.value.args[0].code() == KafkaError.POLICY_VIOLATION
+        assert "the 30 that this node may have" in refused.value.args[0].str()
+        assert "shard_count_max in [store]" in refused.value.args[0].str()
+    admin.create_topics([NewTopic("u", 10, 1)])["u"].result(TIMEOUT_S)
+    consumer = kafka.KafkaConsumer(bootstrap_servers=small_node.address, group_id=None)
+    try:
+        assert not consumer.partitions_for_topic("made-by-asking")
+    finally:
+        consumer.close()
+    assert set(admin.list_topics(timeout=TIMEOUT_S).topics) == {"t", "u"}
 
 
 def test_a_wrong_name_is_refused(admin: AdminClient) -> None:

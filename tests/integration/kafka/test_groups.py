@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 
 import confluent_kafka
+import kafka
 import pytest
 from confluent_kafka import ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.kafka.clients import CLIENTS, Client, Confluent
-from tests.integration.kafka.conftest import MakeTopic
+from tests.integration.kafka.conftest import MakeTopic, running
 from tests.integration.kafka.members import Crew
-from tests.integration.kafka.nodes import NodeProcess
+from tests.integration.kafka.nodes import QUICK, NodeProcess
 from tests.integration.kafka.rows import numbered
 
 NewName = Callable[[], str]
@@ -266,3 +269,48 @@ def test_reset_policy(
             assert message.error().code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET
     finally:
         consumer.close()
+
+
+@pytest.fixture
+def forgetful_node(tmp_path: Path) -> Iterator[NodeProcess]:
+    """Offsets expire two seconds after the last member of their group has left."""
+    settings = {
+        **QUICK,
+        "FIRN_GROUPS_OFFSETS_RETENTION_MS": "2000",
+        "FIRN_GROUPS_OFFSETS_RETENTION_CHECK_MS": "100",
+    }
+    yield from running(NodeProcess(tmp_path / "data", settings))
+
+
+def test_offsets_expire_once_their_group_is_empty(
+    forgetful_node: NodeProcess, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(forgetful_node)
+    address = {"bootstrap.servers": forgetful_node.address}
+    admin = AdminClient(address)
+    consumer = confluent_kafka.Consumer(
+        {**address, "group.id": "g", "enable.auto.commit": False, "session.timeout.ms": 6000}
+    )
+    consumer.subscribe([topic])
+    position = confluent_kafka.TopicPartition(topic, 0, 7)
+    deadline_s = time.monotonic() + 60
+    while not consumer.assignment() and time.monotonic() < deadline_s:
+        consumer.poll(0.1)
+    consumer.commit(offsets=[position], asynchronous=False)
+    in_use_until_s = time.monotonic() + 4
+    while time.monotonic() < in_use_until_s:
+        consumer.poll(0.1)
+    (found,) = consumer.committed([position], timeout=60)
+    assert found.offset == 7, "a group in use keeps its offsets"
+    consumer.close()
+
+    def groups() -> set[str]:
+        return {each.group_id for each in admin.list_consumer_groups().result(60).valid}
+
+    while "g" in groups() and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert "g" not in groups()
+    with closing(
+        kafka.KafkaConsumer(bootstrap_servers=forgetful_node.address, group_id="g")
+    ) as other:
+        assert other.committed(kafka.TopicPartition(topic, 0)) is None

@@ -27,16 +27,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """A node shared by tests that leave each other alone."""
-    yield from _running(NodeProcess(tmp_path_factory.mktemp("node") / "data", QUICK))
+    yield from running(NodeProcess(tmp_path_factory.mktemp("node") / "data", QUICK))
 
 
 @pytest.fixture
 def own_node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node of the test's own, to kill."""
-    yield from _running(NodeProcess(tmp_path / "data", QUICK))
+    yield from running(NodeProcess(tmp_path / "data", QUICK))
 
 
-def _running(node: NodeProcess) -> Iterator[NodeProcess]:
+def running(node: NodeProcess) -> Iterator[NodeProcess]:
     node.start()
     try:
         yield node

@@ -16,6 +16,7 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from firnmq.adapter import OffsetRows
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionState
 from firnmq.disk import KeyValueStore
 from tests.integration.kafka.nodes import NodeProcess
@@ -95,7 +96,7 @@ def test_what_was_decided_before_the_crash_is_carried_out(
 async def _decide(path: Path, name: str, *, is_commit: bool) -> None:
     """Leaves the store as a node does that dies between the decision and the markers."""
     kv = KeyValueStore(path)
-    store = KvTransactionStore(kv)
+    store = KvTransactionStore(OffsetRows(kv))
     snapshot = (await store.load_all())[name]
     assert snapshot.state is TransactionState.ONGOING
     state = TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT

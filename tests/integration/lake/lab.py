@@ -15,8 +15,8 @@ from firnmq.lake.jobs.sync import SyncDone, SyncSettings, TopicSync
 from firnmq.lake.plans.places import make_plan
 from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.plans.source import OptionsSource
-from firnmq.lake.tables.catalog import OpenCatalog
-from firnmq.lake.tables.rewrite import Rewrite, Rewritten, rewrite
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog
+from firnmq.lake.tables.files.rewrite import Rewrite, Rewritten, rewrite
 from firnmq.lake.tables.table import TopicTable, find_table
 from tests.integration.kafka.nodes import NodeProcess
 

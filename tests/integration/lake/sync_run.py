@@ -21,9 +21,9 @@ from sqlalchemy.orm import Session
 
 from firnmq.lake.jobs import convert, sync
 from firnmq.lake.plans.source import OptionsSource
-from firnmq.lake.tables import fileio
+from firnmq.lake.tables.catalogs import metadata_files
 from firnmq.lake.tables.deletions import Deleter
-from firnmq.lake.tables.placing import Placing
+from firnmq.lake.tables.files.placing import Placing
 from firnmq.lake.tables.table import TopicTable
 from firnmq.tiering.stores.local import LocalStore
 from tests.integration.lake import lab
@@ -71,9 +71,9 @@ STEPS: dict[str, tuple[Any, str, Wrap]] = {
     "file named, folder not synced": (LocalStore, "_place", _after),
     "files written": (Placing, "_place", _after),
     "all converted": (TopicTable, "advance", _before),
-    "manifest written": (fileio._DurableStream, "close", _after_file("-m0.avro")),
-    "manifest list written": (fileio._DurableStream, "close", _after_file("snap-")),
-    "metadata written": (fileio._DurableStream, "close", _after_file("metadata.json")),
+    "manifest written": (metadata_files._DurableStream, "close", _after_file("-m0.avro")),
+    "manifest list written": (metadata_files._DurableStream, "close", _after_file("snap-")),
+    "metadata written": (metadata_files._DurableStream, "close", _after_file("metadata.json")),
     "catalog written, not committed": (Session, "commit", _before),
     "committed": (SqlCatalog, "commit_table", _after),
     "not told": (OptionsSource, "report", _before),

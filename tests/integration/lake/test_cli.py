@@ -5,18 +5,31 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import Row
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from firnmq import NewRecord
 from firnmq import open as open_store
 from firnmq.cli import main
-from firnmq.cli.lake_sql import no_such_topic, spark_reason
+from firnmq.cli.lake.sql import no_such_topic, plain, spark_reason
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
     NOON_MS,
@@ -42,7 +55,7 @@ def firn(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
     def session(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("firnmq.cli.lake.session", session)
+    monkeypatch.setattr("firnmq.cli.commands.lake.session", session)
 
     def run(*args: str) -> Result:
         result = CliRunner().invoke(main, ["lake", *args])
@@ -167,14 +180,14 @@ def test_options_of_the_data_source_are_checked(firn: Any, node: NodeProcess) ->
 
 def test_what_to_do_is_said(firn: Any, node: NodeProcess) -> None:
     unreachable = firn("status", "clicks", "--server", "127.0.0.1:1")
-    assert "--server or FIRN_BOOTSTRAP" in unreachable.stderr
+    assert "--node, --data or --server" in unreachable.stderr
     unknown = firn("sync", "nobody", "--server", node.address)
     assert "no topic 'nobody'\nhint: firn topic list" in unknown.stderr
-    in_use = firn("status", "clicks", "--data", str(node.data))
-    assert "--server HOST:PORT" in in_use.stderr
+    through_its_node = firn("status", new_topic(node), "--data", str(node.data))
+    assert through_its_node.exit_code == 0, through_its_node.output
 
 
-@pytest.mark.parametrize("package", ["pyspark", "pyiceberg"])
+@pytest.mark.parametrize("package", ["pyspark", "pyiceberg", "numpy"])
 def test_a_package_that_is_missing(node: NodeProcess, package: str) -> None:
     """In a process of its own, since this one has the package."""
     script = (
@@ -183,9 +196,9 @@ def test_a_package_that_is_missing(node: NodeProcess, package: str) -> None:
     )
     done = _run([sys.executable, "-c", script])
     assert done.returncode == 1
-    assert done.stderr == (
-        f"error: the package {package} is not installed: pip install 'firnmq[lake]'\n"
-    )
+    problem, hint = done.stderr.splitlines()
+    assert problem == f"error: the package {package} is not installed: pip install 'firnmq[lake]'"
+    assert "make lake" in hint
 
 
 def test_a_nodes_file_says_where_the_tables_are(firn: Any, tmp_path: Path) -> None:
@@ -225,6 +238,31 @@ def test_a_query_about_no_topic() -> None:
     assert "in backticks: `shop.clicks`" in str(no_such_topic({"relationName": "`shop`.`clicks`"}))
 
 
+@pytest.mark.parametrize(
+    "arguments, kind, part",
+    [
+        (["SELECT * FROM ordrs AS o"], "TopicNotFound", "no topic 'ordrs'"),
+        (["SELECT 1", "--topic", "ordrs"], "TopicNotFound", "no topic 'ordrs'"),
+        (["SELECT count(* FROM orders"], "InvalidArgument", "has a ( that is not closed"),
+        (["SELECT 1", "--server", "127.0.0.1:1"], "NodeUnreachable", "cannot be reached"),
+    ],
+)
+def test_a_wrong_query_is_told_before_spark_starts(
+    arguments: list[str], kind: str, part: str, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("firnmq.cli.lake.sql.session", session)
+    command = ["lake", "sql", "--server", node.address, *arguments]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 1, done.output
+    assert part in done.stderr
+    assert "\nhint: " in done.stderr or kind == "InvalidArgument"
+    as_json = CliRunner().invoke(main, [*command, "--json"])
+    assert json.loads(as_json.stderr)["error"] == kind
+
+
 def test_a_spark_that_does_not_start(node: NodeProcess) -> None:
     command = ("lake", "sync", new_topic(node), "--server", node.address, "--master", "local[x]")
     done = _run([sys.executable, "-m", "firnmq", *command])
@@ -246,3 +284,30 @@ def test_a_spark_of_its_own_is_quiet(tmp_path: Path) -> None:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def test_values_of_a_query_as_json_says_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment has a zone wherever it is in a value; a timestamp without a zone has none."""
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        moment = datetime.fromtimestamp(1_790_000_000)  # As Spark gives it: local, without a zone.
+        assert plain(moment, TimestampType()) == "2026-09-21T14:13:20Z"
+        assert plain(moment, TimestampNTZType()) == "2026-09-21T19:43:20"
+        nested = StructType([StructField("at", ArrayType(TimestampType()))])
+        assert plain(Row(at=[moment]), nested) == {"at": ["2026-09-21T14:13:20Z"]}
+        pairs = MapType(StringType(), TimestampType())
+        assert plain({"a": moment}, pairs) == {"a": "2026-09-21T14:13:20Z"}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert plain(b"\xff", BinaryType()) == "ff"
+
+
+def test_options_by_file_are_checked_and_not_shown(tmp_path: Path, firn: Any) -> None:
+    file = tmp_path / "options"
+    file.write_text("store.endpoint = http://127.0.0.1:1\nno.such = hidden\n")
+    refused = firn("status", "t", "--store", f"file://{tmp_path}/none", "--option-file", str(file))
+    assert refused.exit_code != 0
+    assert "no.such" in refused.stderr
+    assert "hidden" not in refused.output

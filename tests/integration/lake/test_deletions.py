@@ -18,8 +18,8 @@ import pytest
 from firnmq.lake.jobs.runner import SparkRunner
 from firnmq.lake.plans.places import make_plan
 from firnmq.lake.plans.plan import Wanted
+from firnmq.lake.tables.files.rows import read_history
 from firnmq.lake.tables.history import plan_history
-from firnmq.lake.tables.historyfiles import read_history
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
     Sent,

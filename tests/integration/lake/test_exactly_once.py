@@ -1,4 +1,4 @@
-"""What tasks write becomes visible once, whoever is killed between any two steps."""
+"""What tasks write becomes visible once, with a kill between any two steps."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_killed_driver_and_the_batch_again(
 ) -> None:
     is_noted = step not in ("begun", "checked")
     # 1. Batch 0 is written and done; batch 1 is killed at the step. What the next run is to end
-    #    must not end before it; what nobody ends is to be gone soon.
+    #    must not end before it; an abandoned one is to be gone soon.
     assert runs.run(0, "first") == "written"
     runs.run_until(step, 1, timeout_ms=60_000 if is_noted else SOON_MS)
     # 2. Another run of the query does batch 1 again, in transactions of its own.

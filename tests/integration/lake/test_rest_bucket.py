@@ -8,9 +8,9 @@ from threading import Barrier, Thread
 import msgspec
 import pytest
 
-from firnmq.lake.tables.catalog import CatalogFailed
+from firnmq.lake.tables.catalogs.catalog import CatalogFailed
+from firnmq.lake.tables.files.rewrite import Rewritten, run_rewrite
 from firnmq.lake.tables.maintain import compact, expire
-from firnmq.lake.tables.rewrite import Rewritten, run_rewrite
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (

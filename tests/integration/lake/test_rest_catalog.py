@@ -24,7 +24,7 @@ from firnmq.errors import InvalidArgument
 from firnmq.lake.jobs.status import table_status
 from firnmq.lake.jobs.sync import TopicSync
 from firnmq.lake.plans.places import make_plan
-from firnmq.lake.tables.catalog import CatalogFailed
+from firnmq.lake.tables.catalogs.catalog import CatalogFailed
 from firnmq.lake.tables.maintain import expire
 from firnmq.lake.tables.table import COMMIT, CommitGivenUp, NoTable
 from tests.integration.kafka.nodes import NodeProcess
@@ -99,8 +99,8 @@ def firn(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def session(*_: object) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("firnmq.cli.lake.session", session)
-    monkeypatch.setattr("firnmq.cli.lake_sql.session", session)
+    monkeypatch.setattr("firnmq.cli.commands.lake.session", session)
+    monkeypatch.setattr("firnmq.cli.lake.sql.session", session)
 
     def run(*args: str, fails: bool = False) -> Any:
         result: Result = CliRunner().invoke(main, ["lake", *args, "--json"])
@@ -143,7 +143,7 @@ def test_from_nothing_to_tidy(
 
 
 def test_two_syncs_at_once(node: NodeProcess, options: dict[str, str]) -> None:
-    """Each offset is in the table once, whoever was quicker."""
+    """Each offset is in the table once, whichever sync was faster."""
     sent = produce(node, options["topic"], numbered(400))
     failures: list[BaseException] = []
     barrier = Barrier(3)
@@ -239,7 +239,7 @@ def test_a_commit_that_did_not_arrive_is_repeated(
 def test_a_request_that_arrives_twice(
     node: NodeProcess, options: dict[str, str], gate: Gate
 ) -> None:
-    """1. Somebody in between repeats a commit, and passes on the second answer: refused. 2. What
+    """1. A proxy repeats a commit, and passes on the second answer: refused. 2. What
     the first one put into the table is not thrown away."""
     sent = produce(node, options["topic"], numbered(50))
     answers: list[tuple[int, int]] = []
@@ -350,7 +350,7 @@ def test_a_newer_schema_adds_columns(
 
 
 def test_a_renamed_table_keeps_its_files(node: NodeProcess, options: dict[str, str]) -> None:
-    """1. A topic is deleted and made anew; its table is renamed. 2. The new one gets a table too.
+    """1. A topic is deleted and recreated; its table is renamed. 2. The new one gets a table too.
     3. Its expiry leaves the files of the old one alone."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -541,7 +541,7 @@ def test_a_catalog_that_never_answers(
     node: NodeProcess, options: dict[str, str], gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither when it is opened, nor when it is to take a commit."""
-    monkeypatch.setattr("firnmq.lake.tables.rest.ANSWER_S", 0.3)
+    monkeypatch.setattr("firnmq.lake.tables.catalogs.rest.ANSWER_S", 0.3)
     monkeypatch.setattr("firnmq.lake.tables.table._COMMIT_S_MAX", 1.0)
     produce(node, options["topic"], numbered(5))
 
@@ -572,7 +572,7 @@ def test_somebody_who_is_no_catalog(options: dict[str, str], gate: Gate, answer:
 def test_following_ends_where_it_is_refused(
     node: NodeProcess, options: dict[str, str], gate: Gate
 ) -> None:
-    """What nobody answered is waited for; what is refused will be refused again."""
+    """A request without an answer is retried; what is refused will be refused again."""
     from threading import Event
 
     from firnmq.lake.plans.source import OptionsSource

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from firnmq.lake.jobs.query import names_in, run_query, views_for
+from firnmq.lake.jobs.query import run_query, views_for
+from firnmq.lake.jobs.sqltext import names_in
 from firnmq.lake.plans.places import make_plan
 from firnmq.lake.spark import register
 from firnmq.lake.spark.filters import Limits
 from firnmq.lake.spark.options import read_options
 from firnmq.lake.spark.planning import plan_pieces, wanted_of
-from firnmq.lake.tables.historyfiles import HistorySplit
+from firnmq.lake.tables.files.rows import HistorySplit
 from tests.integration.kafka.nodes import QUICK, NodeProcess
 from tests.integration.lake.lab import (
     NOON_MS,

@@ -1,26 +1,25 @@
-"""The README's Spark example, run as it stands but for the address."""
+"""The Spark example of docs/lake.md, run as it stands but for the address."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firnmq.lake.spark.options import CONNECTION, READ, WRITE
+from tests.documents import blocks, text
 from tests.integration.kafka.nodes import QUICK, NodeProcess
 from tests.integration.lake.topics import Sent, make_topic, send
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+    from pyspark.sql import SparkSession
 
 
 def test_the_example(spark: SparkSession, tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```py\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    code = blocks("docs/lake.md", "py")[0]
     node = NodeProcess(tmp_path / "data", QUICK)
     node.start()
     try:
@@ -45,6 +44,6 @@ def test_the_example(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_every_option_is_documented() -> None:
-    text = (ROOT / "docs" / "lake.md").read_text(encoding="utf-8")
+    page = text("docs/lake.md")
     for option in (*CONNECTION, *READ, *WRITE):
-        assert f"`{option}`" in text, option
+        assert f"`{option}`" in page, option

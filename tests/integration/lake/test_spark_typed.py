@@ -24,8 +24,8 @@ from firnmq.lake.spark.columns import RECORD
 from firnmq.lake.spark.options import read_options
 from firnmq.lake.spark.planning import HistoryIsTyped, plan_pieces
 from firnmq.lake.spark.streaming import FirnStreamReader
+from firnmq.lake.tables.files.rows import HistorySplit
 from firnmq.lake.tables.history import TableNotTold
-from firnmq.lake.tables.historyfiles import HistorySplit
 from firnmq.lake.typed import SCHEMA, SchemaNotKept
 from tests.integration.kafka.nodes import QUICK, NodeProcess
 from tests.integration.lake.lab import (
@@ -285,7 +285,7 @@ def test_a_stream_of_records_as_they_are_says_what_it_misses(
         given = read_options({**options, **more}, is_stream=True)
         return FirnStreamReader(given, RECORD).initialOffset()["shards"]
 
-    # 1. The log still has everything. 2. It has not any more, and whoever begins later is right.
+    # 1. The log still has everything. 2. It has not any more, and a later stream is right.
     assert first() == {"0": 0}
     drop_below(node, topic, {0: 4})
     with pytest.raises(HistoryIsTyped):
@@ -330,8 +330,8 @@ def test_the_table_and_its_columns_change_while_a_data_frame_waits(
 def test_without_the_http_listener_columns_are_refused_and_not_left_out(
     node: NodeProcess, tmp_path: Path
 ) -> None:
-    """1. Whoever asks for columns, or has got them before, is told that the listener is away.
-    2. Whoever leaves it open gets records, with a warning. 3. With the table's place it works."""
+    """1. A reader that asks for columns, or has had them, gets an error: no listener.
+    2. A reader without a choice gets records and a warning. 3. With the table's place it works."""
     topic = new_topic(node, "unasked")
     placed = options_of(node, topic, tmp_path)
     produce(node, topic, events(0, 1))

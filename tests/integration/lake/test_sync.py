@@ -1,4 +1,4 @@
-"""Records of real clients in the table: once, equal, whoever reads it."""
+"""Records of real clients in the table: once, equal, for every reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from firnmq.lake.spark.options import read_options
 from firnmq.lake.spark.planning import RecordsGone, StreamAhead, TopicReplaced
 from firnmq.lake.spark.reading import PiecePartition
 from firnmq.lake.spark.streaming import FirnStreamReader
-from firnmq.lake.tables.peek import peek_mode
+from firnmq.lake.tables.catalogs.sqlite_peek import peek_mode
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
@@ -230,7 +230,7 @@ def test_a_stream_does_not_pass_over_what_is_removed_after_its_plan(
 
 
 def test_a_stream_that_is_beyond_the_log_is_told(tmp_path: Path) -> None:
-    """A topic in memory begins anew with its node; its new records must not be taken for old."""
+    """A topic in memory starts empty with its node; its new records must not be taken for old."""
     node = NodeProcess(tmp_path / "data")
     node.start()
     try:

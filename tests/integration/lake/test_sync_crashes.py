@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from firnmq.lake.plans.places import make_plan
-from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog
 from firnmq.lake.tables.maintain import expire
 from firnmq.lake.tables.table import find_table
 from tests.integration.kafka.nodes import NodeProcess

@@ -16,7 +16,7 @@ from firnmq.errors import InvalidArgument
 from firnmq.lake.jobs.runner import SparkRunner
 from firnmq.lake.plans.places import make_plan
 from firnmq.lake.plans.plan import Wanted
-from firnmq.lake.tables.catalog import DEAD_LETTERS, TOPICS, OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import DEAD_LETTERS, TOPICS, OpenCatalog
 from firnmq.lake.tables.table import find_table
 from firnmq.lake.typed import SchemaConflict
 from tests.integration.kafka.nodes import NodeProcess
@@ -137,9 +137,20 @@ def test_columns_are_added_and_never_changed(node: NodeProcess, tmp_path: Path) 
         with pytest.raises(SchemaConflict) as refused:
             sync_here(options, schema_document=document)
         assert column is None or refused.value.column == column
-    with pytest.raises(InvalidArgument, match="keeps its mode"):
-        sync_here(options)
     assert len(tables(options)[0]) == 2
+    # 4. A sync that is given no schema goes on by the table's.
+    sync_here(options)
+    rows, _ = tables(options)
+    assert [(row["n"], row["new"]) for row in rows] == [(1, None), (2, "seen"), (3, None)]
+
+
+def test_a_raw_table_does_not_become_typed(node: NodeProcess, tmp_path: Path) -> None:
+    topic = new_topic(node, "typed", shards=1)
+    options = options_of(node, topic, tmp_path / "lake")
+    produce(node, topic, [{"value": b'{"n": 1}'}])
+    sync_here(options)
+    with pytest.raises(InvalidArgument, match="keeps its mode"):
+        sync_here(options, schema_document=DOCUMENT)
 
 
 def test_avro_by_the_numbers_of_its_writers(node: NodeProcess, tmp_path: Path) -> None:
@@ -207,7 +218,7 @@ def test_killed_between_its_two_commits_it_repeats_nothing(
         found = offsets(rows, dead)
         assert len(set(found)) == len(found)
     assert killed == len(CRASHES), "steps that are never come by are not tested"
-    # A crash while somebody else's promise is being kept.
+    # A crash while another sync's promise is being kept.
     sent += produce(node, topic, events(120, start=len(sent)))
     for step in ("committed", "pending finished"):
         assert syncs.ended(syncs.start(options, SMALL_COMMITS, step)) == -signal.SIGKILL

@@ -46,7 +46,7 @@ def wait_until_cold(topic: NodeTopic) -> None:
 @pytest.mark.slow
 def test_every_read_is_complete_whatever_moves(node: NodeProcess) -> None:
     """1. A writer fills segments of a few kilobytes, which are uploaded and dropped at once.
-    2. Meanwhile plans are made, and read at once or late, in large and small splits.
+    2. At the same time plans are made, and read at once or late, in large and small splits.
     3. Each gives every record from the first on, once and in order, to where the plan ends.
     """
     topic = NodeTopic(node, MOVING)

@@ -125,7 +125,7 @@ def test_a_topic_that_was_made_anew_is_another_one(node: NodeProcess) -> None:
         topic.read(plan=plan)
 
 
-def test_what_retention_removed_meanwhile_is_passed_over(node: NodeProcess) -> None:
+def test_records_that_retention_removes_during_a_read_are_skipped(node: NodeProcess) -> None:
     topic = NodeTopic(node, {"segment.bytes": 5_000})
     topic.fill(0, 300)
     plan = elsewhere(topic.plan())
@@ -196,9 +196,14 @@ def test_plans_ask_for_the_token(tmp_path: Path) -> None:
         made.produce("t", b"1:")
         assert made.flush(TIMEOUT_S) == 0
         options = {"bootstrap": node.address, "topic": "t"}
-        with pytest.raises(PlanRefused, match="token"):
+        with pytest.warns(PlanWarning, match="token"):
             make_plan(options)
-        plan = make_plan({**options, "admin.token": "open sesame"})
+        with pytest.raises(PlanRefused, match="token"):
+            make_plan({**options, "admin": node.admin_url})
+        known = {**options, "admin.token": "open sesame"}
+        with pytest.raises(PlanRefused, match="only to an address that the option admin gives"):
+            make_plan(known)  # The node told its address, so it does not get the token.
+        plan = make_plan({**known, "admin": node.admin_url})
         assert plan.shards[0].end_offset == 1
     finally:
         node.close()

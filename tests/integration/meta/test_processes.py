@@ -44,7 +44,7 @@ def test_a_watch_misses_nothing_of_what_two_processes_write(
             seen.append(taken)
         said = [written(one), written(two)]
         assert (one.wait(), two.wait()) == (0, 0), [each.log_text() for each in nurseries]
-    # 2. Nobody's addition was lost, and revisions tell the order.
+    # 2. No process's addition was lost, and revisions tell the order.
     assert sorted(said[0] + said[1]) == [(at, at) for at in range(1, 2 * _ROUNDS + 1)]
     # 3. The watch has seen each revision once, in order, with both of its keys.
     events = [event for changes in seen for event in changes.events]

@@ -107,7 +107,7 @@ def tls_settings(identity: Identity) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory, identity: Identity) -> Iterator[Served]:
-    """A node with TLS and both mechanisms, whose one user was added before it started."""
+    """A node with TLS and all mechanisms, whose one user was added before it started."""
     data = tmp_path_factory.mktemp("secured") / "data"
     added = firn(
         "user", "add", USER, "--data", str(data), "--password-file", "-", stdin=f"{PASSWORD}\n"
@@ -117,7 +117,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, identity: Identity) -> Ite
         data,
         settings={
             **tls_settings(identity),
-            "FIRN_SECURITY_SASL_MECHANISMS": "SCRAM-SHA-256, PLAIN",
+            "FIRN_SECURITY_SASL_MECHANISMS": "SCRAM-SHA-256, SCRAM-SHA-512, PLAIN",
             "FIRN_KAFKA_HANDSHAKE_TIMEOUT_S": "5",
             "FIRN_GROUPS_INITIAL_REBALANCE_DELAY_MS": "0",
         },

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import ssl
+import subprocess
 import time
 
 import aiokafka
@@ -18,8 +20,9 @@ from tests.integration.admin.serving import Served
 from tests.integration.kafka import aio
 from tests.integration.security.conftest import PASSWORD, USER, Authority
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 TIMEOUT_S = 60
+KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 each_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
 
 
@@ -137,3 +140,26 @@ def test_aiokafka_with_a_wrong_password(
     with pytest.raises(aiokafka.errors.KafkaError):
         aio.run(go())
     secured.wait_for_log(lambda line: "authentication_failed" in line and "wrong" in line)
+
+
+@each_mechanism
+@pytest.mark.skipif(KCAT is None, reason="kcat is not installed")
+def test_kcat(secured: Served, authority: Authority, mechanism: str) -> None:
+    """Distributions still ship one whose librdkafka repeats its nonce in SCRAM."""
+    topic = f"kcat-{mechanism}"
+
+    def run(*options: str, stdin: str = "") -> str:
+        settings = rdkafka(secured, authority, mechanism)
+        given = [text for name, value in settings.items() for text in ("-X", f"{name}={value}")]
+        done = subprocess.run(
+            [KCAT or "", *given, *options],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        return done.stdout
+
+    run("-P", "-t", topic, stdin="hello\n")
+    assert run("-C", "-t", topic, "-o", "beginning", "-e", "-q") == "hello\n"

@@ -47,7 +47,10 @@ def test_versions_may_be_asked_and_nothing_else(wire: Wire) -> None:
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_plain_in_every_version(wire: Wire, version: int) -> None:
     agreed = wire.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
-    assert (agreed.error_code, set(agreed.mechanisms)) == (0, {"PLAIN", "SCRAM-SHA-256"})
+    assert (agreed.error_code, set(agreed.mechanisms)) == (
+        0,
+        {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"},
+    )
     request = SaslAuthenticateRequest(auth_bytes=plain(USER, PASSWORD))
     assert wire.ask(ApiKey.SASL_AUTHENTICATE, version, request).error_code == 0
     assert wire.ask(ApiKey.METADATA, 4, EVERYTHING).cluster_id == "firn"
@@ -86,7 +89,7 @@ def test_a_wrong_token_without_a_header_ends_the_connection(wire: Wire) -> None:
 def test_an_unknown_mechanism_is_refused_with_those_there_are(wire: Wire) -> None:
     answer = wire.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="GSSAPI"))
     assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-    assert set(answer.mechanisms) == {"PLAIN", "SCRAM-SHA-256"}
+    assert set(answer.mechanisms) == {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}
     assert wire.is_closed()
 
 
@@ -163,7 +166,8 @@ def test_without_tls_nobody_is_understood(secured: Served) -> None:
 
 
 def test_a_user_added_while_the_node_runs_can_log_in(secured: Served, authority: Authority) -> None:
-    firn("user", "add", "eve", "--password-file", "-", stdin="x\n", FIRN_NODE=secured.url)
+    node = {"FIRN_NODE": secured.url, "FIRN_DATA": secured.said["data"]}
+    firn("user", "add", "eve", "--password-file", "-", stdin="x\n", **node)
 
     def log_in() -> int:
         with Wire(secured, authority) as opened:
@@ -172,8 +176,33 @@ def test_a_user_added_while_the_node_runs_can_log_in(secured: Served, authority:
             return int(opened.ask(ApiKey.SASL_AUTHENTICATE, 1, request).error_code)
 
     assert log_in() == 0
-    firn("user", "remove", "eve", FIRN_NODE=secured.url)
+    firn("user", "remove", "eve", **node)
     assert log_in() == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_removed_user_is_cut_off(secured: Served, authority: Authority) -> None:
+    """Connections of others, also of one who is called nearly the same, stay."""
+    for user in ("mallory", "mallory2"):
+        assert secured.call("PUT", f"/v1/users/{user}", {"password": "x"}).status == 200
+    with Wire(secured, authority) as theirs, Wire(secured, authority) as other:
+        for opened, user in ((theirs, "mallory"), (other, "mallory2")):
+            opened.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
+            request = SaslAuthenticateRequest(auth_bytes=plain(user, "x"))
+            assert opened.ask(ApiKey.SASL_AUTHENTICATE, 1, request).error_code == 0
+            assert opened.ask(ApiKey.METADATA, 4, EVERYTHING).cluster_id == "firn"
+        assert secured.call("DELETE", "/v1/users/mallory").status == 200
+        assert theirs.is_closed()
+        assert other.ask(ApiKey.METADATA, 4, EVERYTHING).cluster_id == "firn"
+        secured.call("DELETE", "/v1/users/mallory2")
+
+
+def test_a_failed_login_is_logged_with_the_name(secured: Served, authority: Authority) -> None:
+    name = "no\nbody=1"
+    with Wire(secured, authority) as opened:
+        opened.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
+        request = SaslAuthenticateRequest(auth_bytes=plain(name, "x"))
+        assert opened.ask(ApiKey.SASL_AUTHENTICATE, 1, request).error_code != 0
+    secured.wait_for_log(lambda line: "authentication_failed" in line and r"no\nbody=1" in line)
 
 
 def test_a_node_without_sasl_says_so(tmp_path, identity: Identity, authority: Authority) -> None:

@@ -54,6 +54,8 @@ def filled(secured: Served, authority: Authority) -> Served:
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
 def test_reading_with_tls_and_a_login(filled: Served, authority: Authority, mechanism: str) -> None:
     given = options(filled, authority, sasl_mechanism=mechanism)
+    assert filled.token is not None
+    given |= {"admin": filled.url, "admin.token": filled.token}
     (split,) = split_plan(make_plan(given))
     for each in (split, msgspec.structs.replace(split, machine="another")):
         rows = sum(batch.num_rows for batch in read_split(each, options=given))

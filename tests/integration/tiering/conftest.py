@@ -13,7 +13,7 @@ from firnmq.tiering.stores import ObjectStore, open_store
 from tests.integration.tiering.hadoop import Hadoop
 
 QUICK: dict[str, Any] = {"retry_ms": 1, "retry_ms_max": 2, "interval_ms": 20}
-"""Nobody waits long after a failure."""
+"""The backoff after a failure is short."""
 
 
 @pytest.fixture(scope="session")

@@ -43,14 +43,14 @@ def expire(stage: Stage) -> None:
     metas = stage.metas()
     assert len(metas) > 3
     stage.store.topic(TOPIC).delete_before(metas[2].base_offset)
-    stage.settle()
+    stage.wait_for_cache()
     stage.work()
 
 
 def delete(stage: Stage) -> None:
     """Deletes the topic, and removes its objects."""
     stage.store.delete_topic(TOPIC)
-    stage.settle()
+    stage.wait_for_cache()
     stage.work()
 
 
@@ -130,7 +130,7 @@ def toil(descriptor: int, root: str, settings: dict[str, object], seed: int) -> 
 def recover(
     descriptor: int, root: str, settings: dict[str, object], after: int, partial: bool
 ) -> None:
-    """Makes a directory anew from the objects, and ends at system call number `after` of that."""
+    """Recovers a directory from the objects, and ends at system call number `after` of that."""
     Faults.of_this_process().end(Calls.ALL, root, after=after, is_partial=partial)
     recover_directory(Path(root) / "new", _config(settings))
     Faults.of_this_process().lift()

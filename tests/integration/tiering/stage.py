@@ -13,16 +13,16 @@ from firnmq.config import TieringConfig
 from firnmq.engines.segments import SegmentMeta, SegmentState
 from firnmq.errors import KeyNotFound, StoreUnavailable
 from firnmq.server import LocalStore, Store, TopicHandle
-from firnmq.tiering.keys import parse
-from firnmq.tiering.mover import TierMover
+from firnmq.tiering.format.object_names import parse
+from firnmq.tiering.move.mover import TierMover
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 from firnmq.tiering.stores.api import every_key
 
 T = TypeVar("T")
 TOPIC = "history"
 FIRST_MS = 1_700_000_000_000
-PATIENCE_S = 60
-OPTIONS: dict[str, object] = {"tiering": "on", "segment.bytes": 2048, "memory.overflow": "spill"}
+TIMEOUT_S = 60
+OPTIONS: dict[str, object] = {"tiering": "on", "segment.bytes": 1536, "memory.overflow": "spill"}
 
 
 class Stage:
@@ -76,10 +76,10 @@ class Stage:
             topic.append([record_of(n) for n in range(at, min(at + 4, first + count))], shard=0)
         topic.roll()
         self.local.housekeep()  # Spills what a memory topic has sealed.
-        self.settle()
+        self.wait_for_cache()
 
-    def settle(self) -> None:
-        """The mover follows the node's cache of the metadata: lets it see what was changed."""
+    def wait_for_cache(self) -> None:
+        """Waits until the metadata cache, which the mover follows, has seen all changes."""
         self.local.cache.wait_for_revision(self.local.meta.range("nodes/").revision, 30)
 
     def work(self, rounds: int = 8) -> None:
@@ -87,17 +87,17 @@ class Stage:
         for _ in range(rounds):
             self.mover.request_upload()
             self.mover.work()
-            self.settle()
+            self.wait_for_cache()
             status = self.mover.status()
             if not status.waiting_segments and not status.dead_segments:
                 self.mover.work()
-                self.settle()
+                self.wait_for_cache()
                 return
 
     def work_until(self, states: set[tuple[SegmentState, bool]]) -> None:
         """Rounds until all sealed segments are so: where a store has little time to answer, some
         may fail."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while self.states() != states:
             assert time.monotonic() < deadline, self.mover.status()
             self.work()
@@ -122,7 +122,7 @@ SEALED_HERE = (SegmentState.SEALED, True)
 
 def once_available(call: Callable[[], T]) -> T:
     """What a call gives that may not be answered in time at first."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
             return call()

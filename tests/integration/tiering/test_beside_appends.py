@@ -33,15 +33,15 @@ def test_cold_reads_keep_a_pace_while_there_are_appends(
             topic.append([value])
         topic.roll()
         stage.create("now", tiering="off")
-        stage.settle()
+        stage.wait_for_cache()
         stage.work_until({TIERED_THERE})
 
-    # 1. Nobody appends: all is read at once.
+    # 1. Without appends: the scan is not throttled.
     with Stage(tmp_path / "data", tiering) as stage:
         assert [record.value for record in stage.store.topic(TOPIC).records()] == VALUES
         assert paced_count(stage) == 0
 
-    # 2. Somebody appends: the same is read, from the cache on disk, at a pace.
+    # 2. With appends: the same scan, from the disk cache, is throttled.
     with Stage(tmp_path / "data", tiering) as stage:
         stop, is_begun = threading.Event(), threading.Event()
         arguments = (stage.store.topic("now"), stop, is_begun)
@@ -64,7 +64,7 @@ def test_a_smaller_cache_than_before_is_no_obstacle(
         topic = stage.create(segment_bytes=64 * MIB, local_retention_ms=0)
         topic.append(VALUES)
         topic.roll()
-        stage.settle()
+        stage.wait_for_cache()
         stage.work_until({TIERED_THERE})
         assert len(list(topic.records())) == len(VALUES)
         assert stage.local.tier is not None

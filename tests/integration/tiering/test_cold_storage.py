@@ -17,11 +17,10 @@ from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.state import ShardSpec
 from firnmq.errors import Corruption, ObjectTruncated
 from firnmq.index import Point
-from firnmq.tiering.cache import ChunkCache
-from firnmq.tiering.cold import ColdStorage
-from firnmq.tiering.extents import ObjectPart
-from firnmq.tiering.indexobject import write_index
-from firnmq.tiering.rate import RateLimiter
+from firnmq.tiering.cold.cache import ChunkCache
+from firnmq.tiering.cold.extents import ObjectPart
+from firnmq.tiering.cold.medium import ColdStorage
+from firnmq.tiering.format.index_object import write_index
 from firnmq.tiering.stores import ObjectStore, open_store
 from tests.integration.faults.loops import make_image, mounted, need
 from tests.unit.record.batches import Made, record
@@ -60,7 +59,7 @@ def test_a_cold_segment_is_read_like_any_other(store: ObjectStore, tmp_path: Pat
     # 1. It is read from front to back, and by its index.
     meta, content, _ = put_segment(store)
     assert meta.tier is not None
-    storage = ColdStorage(store, tmp_path / "cache", cache_bytes=10**9, rate=RateLimiter(None))
+    storage = ColdStorage(store, tmp_path / "cache", cache_bytes=10**9)
     assert scan(storage, meta) == content
     dump = random_dump(meta, 1)
     index = storage.open_index(SPEC, meta)
@@ -130,8 +129,8 @@ def test_a_disk_that_is_really_full_leaves_reads_uncached(tmp_path: Path) -> Non
 _READ_WITHOUT_END = """
 import sys
 from pathlib import Path
-from firnmq.tiering.cache import ChunkCache
-from firnmq.tiering.extents import ObjectPart
+from firnmq.tiering.cold.cache import ChunkCache
+from firnmq.tiering.cold.extents import ObjectPart
 from firnmq.tiering.stores import open_store
 
 store = open_store(sys.argv[1])

@@ -7,7 +7,7 @@ import pytest
 from firnmq.config import TieringConfig
 from firnmq.engines.verify import Verification
 from firnmq.errors import StoreUnavailable
-from firnmq.tiering.copycheck import CopyChecker
+from firnmq.tiering.archive.copy_check import CopyChecker
 from firnmq.tiering.stores import ObjectStore
 from tests.integration.tiering.stage import TOPIC, Stage, Wrapped
 
@@ -89,7 +89,7 @@ def test_a_store_that_is_down_is_asked_once(
         stage.fill(0, 12)
         stage.store.topic(TOPIC).append(["x"], shard=1)
         stage.local.roll_tiered()
-        stage.settle()
+        stage.wait_for_cache()
         stage.work()
         is_down = True
         checker = CopyChecker(stage.objects)

@@ -17,6 +17,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     ListOffsetsTopic,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.config import StoreConfig, TieringConfig
 from firnmq.errors import StoreUnavailable
 from firnmq.tiering.stores import ObjectStore
@@ -41,7 +42,7 @@ class Scene:
         for shard in range(COLD):
             topic.append([record_of(number) for number in range(8)], shard=shard)
         self.stage.local.roll_tiered()
-        self.stage.settle()
+        self.stage.wait_for_cache()
         self.stage.work(rounds=40)
         hot = self.stage.store.create_topic(HOT)
         hot.append([record_of(number) for number in range(8)])
@@ -59,7 +60,7 @@ class Scene:
         raise StoreUnavailable("file://", "is down", key=key)
 
     def list_offsets(self, timestamp: int) -> dict[str, list[tuple[int, int]]]:
-        handler = LookupHandler(KafkaStorage(self.stage.local.manager))
+        handler = LookupHandler(KafkaStorage(self.stage.local.manager), Turns())
         request = ListOffsetsRequest(
             topics=[
                 ListOffsetsTopic(

@@ -15,8 +15,8 @@ from firnmq.errors import Corruption, ObjectCorrupt, ShardNotFound, TierBacklogF
 from firnmq.meta.records import segment_key
 from firnmq.server.recovery import recover_directory
 from firnmq.testing import FakeClock
-from firnmq.tiering.keys import parse, parse_manifest
-from firnmq.tiering.manifest import ShardManifest
+from firnmq.tiering.format.manifest import ShardManifest
+from firnmq.tiering.format.object_names import parse, parse_manifest
 from firnmq.tiering.stores import ObjectInfo
 from tests.integration.tiering.stage import (
     SEALED_HERE,
@@ -36,7 +36,7 @@ def _change(stage: Stage, name: str = TOPIC, **fields: Any) -> None:
     """Gives the topic other options."""
     config = dataclasses.replace(stage.store.topic(name).topic.config, **fields)
     run_blocking(stage.local.manager.reconfigure_topic(name, config))
-    stage.settle()
+    stage.wait_for_cache()
 
 
 def test_cold_reads_beside_an_append_that_does_not_end(
@@ -109,6 +109,34 @@ def test_a_segment_waits_for_its_delay(tmp_path: Path, file_tiering: TieringConf
         assert stage.states() == {TIERED_HERE}
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_is_set_back_does_not_hold_up_uploads(
+    tmp_path: Path, file_tiering: TieringConfig, restarts: bool
+) -> None:
+    clock = FakeClock()
+    stage = Stage(tmp_path / "data", file_tiering, clock=clock)
+    stage.create(tiering_upload_delay_ms=60_000, local_retention_ms=60_000)
+    stage.fill(0, 40)
+    clock.set_back(365 * 24 * 3_600_000)
+    if restarts:
+        stage.store.close()
+        stage = Stage(tmp_path / "data", file_tiering, clock=clock)
+    with stage:
+        stage.mover.work()
+        if not restarts:
+            status = stage.mover.status()
+            assert "for another 60,000 ms" in status.waiting[0].why
+            assert status.lag_ms == 0
+        clock.advance(60_000)
+        for _ in stage.metas():
+            stage.mover.work()
+            stage.wait_for_cache()
+        assert not stage.mover.status().waiting_segments
+        clock.advance(60_000)
+        stage.mover.work()
+        assert stage.states() == {TIERED_THERE}
+
+
 def test_local_retention_keeps_the_newest(tmp_path: Path, file_tiering: TieringConfig) -> None:
     with Stage(tmp_path / "data", file_tiering) as stage:
         topic = stage.create()
@@ -123,7 +151,7 @@ def test_local_retention_keeps_the_newest(tmp_path: Path, file_tiering: TieringC
         first_here = next(meta for meta in stage.metas() if meta.is_local)
         assert here >= 5_000 > here - first_here.length
         check(topic, range(200))
-        stage.settle()
+        stage.wait_for_cache()
         assert stage.mover.status().local_bytes == here
 
 
@@ -223,7 +251,7 @@ def test_remote_retention_removes_objects_last(
         boundary = stage.metas()[2].base_offset
         calls.clear()
         topic.delete_before(boundary)
-        stage.settle()
+        stage.wait_for_cache()
         assert stage.mover.status().dead_segments == 2
         stage.work()
         assert stage.mover.status().dead_segments == 0
@@ -252,7 +280,7 @@ def test_a_deleted_topic_leaves_nothing(tmp_path: Path, tiering: TieringConfig) 
         stage.work()
         kept = [key for key in stage.object_keys() if "/other-" in key]
         stage.store.delete_topic(TOPIC)
-        stage.settle()
+        stage.wait_for_cache()
         assert stage.mover.status().dead_segments > 0
         stage.work()
         assert stage.object_keys() == kept
@@ -284,7 +312,7 @@ def test_tiering_that_is_turned_off(tmp_path: Path, file_tiering: TieringConfig)
 
 
 def test_nothing_goes_here_once_tiering_is_off(tmp_path: Path, file_tiering: TieringConfig) -> None:
-    """It was allowed since all is here: whoever then takes the store away must lose nothing."""
+    """It was allowed since all segments are local: a store that is lost later must lose nothing."""
     with Stage(tmp_path / "data", file_tiering) as stage:
         stage.create()
         stage.fill(0, 40)
@@ -317,7 +345,7 @@ def test_a_copy_that_is_finished_while_it_is_given_up_stays(
         engine = stage.local.engines["EngineSegment"]
         stage.mover._uploader.upload(engine, found.record, topic.topic.shard_name(0), 0)
         assert len(seen) == 1
-        stage.settle()
+        stage.wait_for_cache()
         monkeypatch.setattr(stage.mover.ledger, "unwanted", lambda: seen)
         stage.mover._remover.work()
         assert stage.states() == {TIERED_HERE}
@@ -328,13 +356,13 @@ def test_a_topic_deleted_during_an_upload_leaves_nothing(
     tmp_path: Path, file_tiering: TieringConfig
 ) -> None:
     """1. All bytes are read. 2. The topic is deleted, and its grave cleared. 3. The object appears,
-    which nobody knows of any more but whoever has made it."""
+    which only its uploader still knows of."""
 
     class Slow(Wrapped):
         def upload(self, key: str, chunks: Any, *, size: int) -> ObjectInfo:
             data = b"".join(chunks)
             stage.store.delete_topic(TOPIC)
-            stage.settle()
+            stage.wait_for_cache()
             stage.mover._remover.work()
             return super().upload(key, [data], size=size)
 
@@ -458,7 +486,7 @@ def test_a_cluster_belongs_to_one_directory(tmp_path: Path, file_tiering: Tierin
 def test_a_manifest_that_is_gone_is_written_anew(
     tmp_path: Path, file_tiering: TieringConfig, suffix: str
 ) -> None:
-    """1. The store's list has a manifest. 2. Somebody removes it before it is read."""
+    """1. The store's list has a manifest. 2. It is removed before it is read."""
 
     def watch(when: str, call: str, key: str) -> None:
         is_manifest = parse_manifest(key) is not None and suffix in key
@@ -490,7 +518,7 @@ def test_manifests_of_a_deleted_topic_go_even_if_it_had_no_copies(
         stage.mover.work()
         assert len([*stage.objects.list("manifests")]) == 4
         stage.store.delete_topic(TOPIC)
-        stage.settle()
+        stage.wait_for_cache()
         stage.mover.work()
         left = [parse_manifest(info.key) for info in stage.objects.list("manifests")]
         assert {each.topic for each in left if each is not None} == {"other"}
@@ -527,7 +555,7 @@ def test_a_damaged_record_of_one_segment_concerns_no_other(
             stage.fill(0, 20, name)
         key = segment_key(topic.topic.shard_name(0), 0)
         stage.local.meta.txn([], {key: b"\xc1"})
-        stage.settle()
+        stage.wait_for_cache()
     with Stage(tmp_path / "data", file_tiering) as stage:
         stage.work(rounds=2)
         assert stage.states() == {TIERED_HERE}

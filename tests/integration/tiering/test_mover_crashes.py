@@ -105,7 +105,7 @@ def test_killed_at_any_call_of_a_real_store(
 
 
 def test_a_recovery_that_is_ended_anywhere(root: Path, faulty: Nursery) -> None:
-    """There is a whole directory or none, and whoever tries again gets it."""
+    """There is a whole directory or none, and the next attempt creates it."""
     scene = root / "scene"
     _prepare(faulty, scene, _settings(scene), ENGINES[0])
     shutil.rmtree(scene / "data")

@@ -17,7 +17,7 @@ from firnmq.server.recovery import recover_directory
 from firnmq.testing import FakeClock
 from firnmq.testing.fault_proxy import Fault, FaultProxy
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
-from firnmq.tiering import upkeep
+from firnmq.tiering.archive import upkeep
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 from tests.integration.tiering.stage import (
     OPTIONS,
@@ -59,7 +59,7 @@ def test_a_store_that_fails_at_any_call(
             boundary = stage.metas()[-1].base_offset
             stage.fill(12, 4)
             topic.delete_before(boundary)
-            stage.settle()
+            stage.wait_for_cache()
             for _ in range(6):
                 stage.work()
             assert stage.states() == {TIERED_THERE}
@@ -105,7 +105,7 @@ def test_a_store_that_is_down_while_records_come(
 
 @pytest.mark.slow
 def test_a_store_that_is_stopped(tmp_path: Path) -> None:
-    """SIGSTOP: it takes connections and never answers. Appends go on meanwhile."""
+    """SIGSTOP: it takes connections and never answers. Appends continue."""
     server = SeaweedServer(tmp_path / "weed")
     config = TieringConfig(
         url=server.url,
@@ -307,7 +307,7 @@ def test_local_bytes_that_are_damaged_do_not_go(
         ends = {each.topic: each.shards[0].end_offset for each in report.topics}
         assert (ends[TOPIC], report.gaps) == (damaged.base_offset, [])
         stage.store.topic(TOPIC).delete_before(damaged.end_offset)
-        stage.settle()
+        stage.wait_for_cache()
         stage.work(rounds=40)
         assert stage.states() == {TIERED_HERE}, "without it the rest can go"
 
@@ -348,14 +348,14 @@ def test_a_copy_that_is_finished_while_it_is_given_up(
     tmp_path: Path, file_tiering: TieringConfig
 ) -> None:
     """1. An upload is about to be finished. 2. Tiering is turned off; the mover sees a copy that
-    nobody wants. 3. The copy is finished. 4. What is referred to now is not removed."""
+    is not wanted. 3. The copy is finished. 4. The copy is in use now and is not removed."""
     unwanted: list = []
 
     def watch(moment: str, name: str, key: str) -> None:
         if (moment, name) == ("after", "put") and key.endswith(".mf") and not unwanted:
             config = topic.topic.config.with_options({"tiering": "off"})
             run_blocking(stage.local.manager.reconfigure_topic(TOPIC, config))
-            stage.settle()
+            stage.wait_for_cache()
             unwanted.extend(stage.mover.ledger.unwanted())
 
     with Stage(tmp_path / "data", file_tiering, wrap=lambda inner: Wrapped(inner, watch)) as stage:
@@ -367,7 +367,7 @@ def test_a_copy_that_is_finished_while_it_is_given_up(
         engine = stage.local.engines[topic.topic.config.storage_type]
         stage.mover._uploader.upload(engine, found.record, shard, 0)
         assert len(unwanted) == 1
-        stage.settle()
+        stage.wait_for_cache()
         stage.mover.ledger.unwanted = lambda: unwanted  # type: ignore[method-assign]
         stage.mover.work()
         assert stage.states() == {TIERED_HERE}
@@ -421,13 +421,13 @@ def test_an_upload_of_another_is_left_alone_for_a_while(
         engine = stage.local.engines[topic.topic.config.storage_type]
         others = TierCopy(upload_id="0123456789abcdef", key="x", started_ms=0)
         engine.begin_copy(topic.topic.shard_name(0), 0, others)
-        stage.settle()
+        stage.wait_for_cache()
         clock.advance(10 * 24 * 3600 * 1000)
         stage.mover.work()
-        assert "somebody else" in stage.mover.status().waiting[0].why
+        assert "another process" in stage.mover.status().waiting[0].why
         assert stage.states() == {SEALED_HERE}
     with Stage(tmp_path / "data", file_tiering, clock=clock) as stage:
-        # In the next life of the directory nobody else can have it open.
+        # After a restart no other process can have the directory open.
         stage.work()
         assert stage.states() == {TIERED_HERE}
 

@@ -75,7 +75,7 @@ def test_a_cut_that_is_simulated(tmp_path: Path, file_tiering: TieringConfig, en
         ) as stage:
             while not cut.has_come:
                 stage.mover.work()
-                stage.settle()
+                stage.wait_for_cache()
                 if not cut.has_come and rng.random() < 0.5:
                     stage.fill(done, 12)
                     done += 0 if cut.has_come else 12

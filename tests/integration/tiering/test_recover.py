@@ -15,11 +15,13 @@ from firnmq.engines.tier import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.lake.plans.places import make_plan
 from firnmq.record import decode, parse_header
+from firnmq.server import recovery
 from firnmq.server.recovery import recover_directory
 from firnmq.server.tier import open_object_store
 from firnmq.testing import FakeClock
-from firnmq.tiering.indexlayout import Header, SectionKind
-from firnmq.tiering.recover import GapsFound
+from firnmq.testing.appending import append_batch
+from firnmq.tiering.archive.recover import GapsFound
+from firnmq.tiering.format.index_layout import Header, SectionKind
 from firnmq.tiering.stores import ObjectStore
 from tests.integration.tiering.batches import transactional_batch
 from tests.integration.tiering.stage import TIERED_THERE, TOPIC, Stage, Wrapped, check
@@ -43,7 +45,7 @@ def test_everything_uploaded_comes_back(
         topic.delete_by_offset(100)
         topic.delete_by_key(b"key-3", shard=0)
         topic.delete_before(10)
-        stage.settle()
+        stage.wait_for_cache()
         stage.work(rounds=40)
         topic.append(["not sealed, not uploaded"], shard=0)
         before = topic.topic
@@ -90,7 +92,7 @@ def test_deletions_that_the_table_needs_come_back(
         topic.delete_by_offset(100)
         topic.delete_by_key(b"key-3", shard=0)
         topic.delete_before(40)
-        stage.settle()
+        stage.wait_for_cache()
         stage.work(rounds=40)
         before = deleted(stage)
         assert before == ({5, 100}, {b"key-3": 120})
@@ -169,7 +171,7 @@ def test_what_a_replaced_node_still_uploads_does_not_count(
         recover_directory(tmp_path / "new", file_tiering, clock=clock)
         topic.append([NewRecord(value=b"of the old one")] * 4)
         topic.roll()
-        old.settle()
+        old.wait_for_cache()
         engine = old.local.engines["EngineSegment"]
         begun = TierCopy(upload_id="0" * 16, key="x", started_ms=0)
         engine.begin_copy(topic.topic.shard_name(0), old.metas()[-2].seq, begun)
@@ -201,7 +203,7 @@ def test_a_replaced_node_writes_no_manifest(tmp_path: Path, file_tiering: Tierin
             new.work()
             before = sorted(info.key for info in new.objects.list("manifests"))
             old.store.topic(TOPIC).delete_before(30)
-            old.settle()
+            old.wait_for_cache()
             old.work()
             assert sorted(info.key for info in new.objects.list("manifests")) == before
     lose(tmp_path)
@@ -246,11 +248,11 @@ def test_transactions_and_producers(
         shard = topic.topic.shard_name(0)
         log = stage.local.engines[engine]
         for producer, value in ((7, b"committed"), (8, b"aborted"), (9, b"open")):
-            run_blocking(log.append_batches(shard, [transactional_batch(producer, 0, value)]))
+            run_blocking(append_batch(log, shard, transactional_batch(producer, 0, value)))
         run_blocking(log.append_marker(shard, 7, 0, is_commit=True))
         run_blocking(log.append_marker(shard, 8, 0, is_commit=False))
         topic.roll()
-        stage.settle()
+        stage.wait_for_cache()
         stage.work()
         assert stage.states() == {TIERED_THERE}
     lose(tmp_path)
@@ -262,7 +264,7 @@ def test_transactions_and_producers(
         assert [record.value for record in topic.records()] == [b"committed"]
         status = topic.status(0)
         assert status.stable_offset == status.end_offset
-        again = run_blocking(log.append_batches(shard, [transactional_batch(7, 0, b"committed")]))
+        again = run_blocking(append_batch(log, shard, transactional_batch(7, 0, b"committed")))
         assert again.base_offset == 0, "it is the batch that is there already"
         topic.append([NewRecord(value=b"after")])
         assert [record.value for record in topic.records()] == [b"committed", b"after"]
@@ -310,7 +312,7 @@ def test_a_gap_is_told_and_can_be_skipped(
         assert not stage.local.verifier.verify(shard).findings
         config = dataclasses.replace(topic.topic.config, local_retention_ms=0)
         run_blocking(stage.local.manager.reconfigure_topic(TOPIC, config))
-        stage.settle()
+        stage.wait_for_cache()
         stage.work()
         assert stage.states() == {TIERED_THERE}
         check(topic, left)
@@ -360,19 +362,19 @@ def test_a_transaction_that_was_aborted_in_a_gap_is_not_committed(
         shard = topic.topic.shard_name(0)
         engine = stage.local.engines["EngineSegment"]
         topic.append(["before"], shard=0)
-        run_blocking(engine.append_batches(shard, [transactional_batch(8, 0, b"aborted")]))
+        run_blocking(append_batch(engine, shard, transactional_batch(8, 0, b"aborted")))
         topic.roll()
         if not is_known:
-            stage.settle()
+            stage.wait_for_cache()
             stage.work()
         run_blocking(engine.append_marker(shard, 8, 0, is_commit=False))
         topic.append(["lost"], shard=0)
         topic.roll()
-        run_blocking(engine.append_batches(shard, [transactional_batch(8, 1, b"committed")]))
+        run_blocking(append_batch(engine, shard, transactional_batch(8, 1, b"committed")))
         run_blocking(engine.append_marker(shard, 8, 0, is_commit=True))
         topic.append(["after"], shard=0)
         topic.roll()
-        stage.settle()
+        stage.wait_for_cache()
         stage.work()
         stage.objects.delete([stage.object_keys(".seg")[1]])
     lose(tmp_path)
@@ -428,10 +430,10 @@ def test_a_damaged_list_of_aborted_transactions_is_told(
         topic = stage.create(local_retention_ms=0)
         shard = topic.topic.shard_name(0)
         engine = stage.local.engines["EngineSegment"]
-        run_blocking(engine.append_batches(shard, [transactional_batch(8, 0, b"aborted")]))
+        run_blocking(append_batch(engine, shard, transactional_batch(8, 0, b"aborted")))
         run_blocking(engine.append_marker(shard, 8, 0, is_commit=False))
         topic.roll()
-        stage.settle()
+        stage.wait_for_cache()
         stage.work()
         (key,) = stage.object_keys(".idx")
         content = bytearray(stage.objects.get_range(key, 0, stage.objects.head(key).size))
@@ -500,6 +502,7 @@ def test_which_cluster_and_where(tmp_path: Path, file_tiering: TieringConfig) ->
     (tmp_path / "data").mkdir()
     (tmp_path / "data.recovering").mkdir()
     (tmp_path / "data.recovering" / "half").write_text("of a recovery that was killed")
+    (tmp_path / "data.recovering" / "recovery-unfinished").touch()
     report = recover_directory(tmp_path / "data", two)
     assert report.topics[0].shards[0].end_offset == 24
     assert not (tmp_path / "data.recovering").exists()
@@ -508,9 +511,39 @@ def test_which_cluster_and_where(tmp_path: Path, file_tiering: TieringConfig) ->
         check(stage.store.topic(TOPIC), range(24))
 
 
+def test_a_recovery_removes_what_it_made_and_nothing_else(
+    tmp_path: Path, file_tiering: TieringConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A directory of the user is in the way: it stays. 2. A recovery that fails leaves nothing.
+    3. The next one is not hindered."""
+    with Stage(tmp_path / "data", file_tiering) as stage:
+        stage.create()
+        stage.fill(0, 12)
+        stage.work()
+    lose(tmp_path)
+    theirs = tmp_path / "data.recovering" / "notes.txt"
+    theirs.parent.mkdir()
+    theirs.write_text("of the user")
+    with pytest.raises(InvalidArgument, match="is in the way"):
+        recover_directory(tmp_path / "data", file_tiering)
+    assert theirs.read_text() == "of the user"
+    shutil.rmtree(theirs.parent)
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery, "_write", fail)
+        with pytest.raises(OSError, match="no space left"):
+            recover_directory(tmp_path / "data", file_tiering)
+    assert not theirs.parent.exists()
+    assert recover_directory(tmp_path / "data", file_tiering).topics
+    assert not (tmp_path / "data" / "recovery-unfinished").exists()
+
+
 def test_an_empty_store(tmp_path: Path, file_tiering: TieringConfig) -> None:
     open_object_store(file_tiering).close()
-    with pytest.raises(InvalidArgument, match="none"):
+    with pytest.raises(InvalidArgument, match="check the bucket and the prefix"):
         recover_directory(tmp_path / "data", file_tiering)
 
 

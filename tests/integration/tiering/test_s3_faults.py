@@ -2,13 +2,17 @@
 
 import multiprocessing
 import os
+import re
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import firnmq
 from firnmq.errors import (
     ObjectExists,
     ObjectNotFound,
@@ -21,7 +25,7 @@ from firnmq.errors import (
 from firnmq.testing.fault_proxy import Fault, FaultProxy
 from firnmq.testing.seaweed import ACCESS_KEY, SECRET_KEY, SeaweedServer
 from firnmq.tiering.stores import ObjectStore, open_store
-from tests.integration.tiering.stage import PATIENCE_S, once_available
+from tests.integration.tiering.stage import TIMEOUT_S, once_available
 
 MIB = 1024 * 1024
 QUICK = {"timeout_ms": 500, "connect_timeout_ms": 300, "retries": 1, "retry_timeout_ms": 500}
@@ -191,10 +195,46 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one(seaweed: SeaweedServer, 
         assert "there is no such bucket" in str(raised.value)
 
 
-def test_why_a_store_refuses_is_told(seaweed: SeaweedServer) -> None:
-    store = open_store(seaweed.url, seaweed.options(secret_key="wrong"))
-    with pytest.raises(StoreDenied, match=r"403 Forbidden: SignatureDoesNotMatch, The request"):
+@pytest.mark.parametrize(
+    ("wrong", "setting"),
+    [
+        ({"secret_key": "wrong"}, "secret_key in [tiering], FIRN_TIERING_SECRET_KEY"),
+        ({"access_key": "wrong"}, "access_key in [tiering], FIRN_TIERING_ACCESS_KEY"),
+    ],
+)
+def test_a_refusal_names_the_setting(
+    seaweed: SeaweedServer, wrong: dict[str, object], setting: str
+) -> None:
+    store = open_store(seaweed.url, seaweed.options(**wrong))
+    with pytest.raises(StoreDenied, match=re.escape(setting)) as raised:
         list(store.list(""))
+    assert "Generic S3 error" not in str(raised.value)
+
+
+def test_an_upload_with_a_wrong_secret_says_so_once(seaweed: SeaweedServer, tmp_path: Path) -> None:
+    options = seaweed.options()
+    variables = {
+        "FIRN_TIERING_URL": f"{seaweed.url}/wrong-secret",
+        "FIRN_TIERING_ENDPOINT": str(options.endpoint),
+        "FIRN_TIERING_ALLOW_HTTP": "true",
+        "FIRN_TIERING_REGION": str(options.region),
+        "FIRN_TIERING_ACCESS_KEY": ACCESS_KEY,
+        "FIRN_TIERING_SECRET_KEY": "wrong",
+    }
+    with firnmq.open(tmp_path) as embedded:
+        topic = embedded.create_topic("orders", options={"tiering": "on"})
+        topic.append(b"one")
+        topic.roll()
+    done = subprocess.run(
+        [sys.executable, "-m", "firnmq", "tier", "upload", "--data", str(tmp_path)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert (done.stdout + done.stderr).count("FIRN_TIERING_SECRET_KEY") == 1
 
 
 def test_a_stopped_server_fails_in_time_and_comes_back(tmp_path: Path) -> None:
@@ -236,7 +276,7 @@ def test_a_forked_process_is_refused_instead_of_waiting_forever(scene: Scene) ->
     process = context.Process(target=_use_after_fork, args=(scene.direct, theirs))
     process.start()
     try:
-        assert ours.poll(PATIENCE_S)
+        assert ours.poll(TIMEOUT_S)
         assert "fork" in ours.recv()
     finally:
         process.join(10)

@@ -1,6 +1,7 @@
-"""Objects against metadata: what is left over, what is missing, and what is nobody's business."""
+"""Objects against metadata: what is left over, what is missing, and what belongs to others."""
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 from firnmq.config import TieringConfig
 from firnmq.server.recovery import recover_directory
 from firnmq.testing import FakeClock
-from firnmq.tiering.keys import object_key, parse
-from firnmq.tiering.scrubber import ScrubReport
+from firnmq.tiering.archive.scrubber import ScrubReport
+from firnmq.tiering.format.object_names import object_key, parse
 from firnmq.tiering.stores import ObjectInfo, ObjectStore
 from tests.integration.tiering.stage import TIERED_HERE, TOPIC, Stage, Wrapped, check
 
@@ -60,6 +61,23 @@ def test_orphans_are_found_and_removed(tmp_path: Path, tiering: TieringConfig) -
         check(topic, range(60))
 
 
+def test_orphans_from_before_the_stores_clock_was_set_back(
+    tmp_path: Path, file_tiering: TieringConfig
+) -> None:
+    clock = FakeClock()
+    with Stage(tmp_path / "data", file_tiering, clock=clock) as stage:
+        stage.create()
+        stage.fill(0, 20)
+        for key in orphan(stage):
+            file = tmp_path / "objects" / key
+            ahead_s = file.stat().st_mtime + 365 * DAY_MS / 1000
+            os.utime(file, (ahead_s, ahead_s))
+        young = stage.mover.scrub(dry_run=False, grace_ms=DAY_MS)
+        assert (young.orphan_count, young.removed_count) == (3, 0)
+        clock.advance(DAY_MS)
+        assert stage.mover.scrub(dry_run=False, grace_ms=DAY_MS).removed_count == 3
+
+
 def test_what_is_missing_is_found(tmp_path: Path, tiering: TieringConfig) -> None:
     with Stage(tmp_path / "data", tiering) as stage:
         stage.create()
@@ -81,7 +99,7 @@ def test_what_is_missing_is_found(tmp_path: Path, tiering: TieringConfig) -> Non
 def test_a_lost_object_is_brought_back(
     tmp_path: Path, tiering: TieringConfig, engine: str, suffix: str
 ) -> None:
-    """1. Somebody removes an object of a segment that is here as well. 2. A look changes nothing.
+    """1. An object of a segment that is also local is removed. 2. A dry run changes nothing.
     3. A scrub copies the segment again, and what is here stays all the while."""
     with Stage(tmp_path / "data", tiering) as stage:
         topic = stage.create(storage_type=engine)
@@ -94,7 +112,7 @@ def test_a_lost_object_is_brought_back(
         report = stage.mover.scrub(dry_run=False)
         assert [(each.is_local, each.is_mended) for each in report.missing] == [(True, True)]
         assert report.mended_count == 1
-        stage.settle()
+        stage.wait_for_cache()
         assert stage.states() == {TIERED_HERE}
         copies = [(old.tier, new.tier) for old, new in zip(before, stage.metas(), strict=True)]
         assert [at for at, (old, new) in enumerate(copies) if old != new] == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
@@ -181,7 +182,7 @@ class EngineMachine(RuleBasedStateMachine):
         found = [r for r in self.shard.raw_records(offset, max_bytes) if r.offset >= offset]
         below = [r.offset for r in found]
         wanted = [each for each in self.model.live(self.now) if each.offset >= offset]
-        assert bool(found) >= bool(wanted), "at least one record if there is one"
+        self._check_some(found, wanted)
         assert page.next_offset > offset or offset == self.model.end
         assert below == [each.offset for each in wanted if each.offset < page.next_offset]
 
@@ -193,10 +194,15 @@ class EngineMachine(RuleBasedStateMachine):
         data = content(page)
         found = {r.offset for r in decode([data]).records()} if data else set()
         wanted = {each.offset for each in self.model.live(self.now) if each.offset >= offset}
-        assert bool(found) >= bool(wanted), "at least one record if there is one"
+        self._check_some(found, wanted)
         assert page.next_offset > offset or offset == self.model.end
         live = {each for each in wanted if each < page.next_offset}
         assert {each for each in found if each >= offset} == live
+
+    def _check_some(self, found: Collection[object], wanted: Collection[object]) -> None:
+        """At least one record if there is one. A compacted batch keeps its last offset without the
+        record there: a reader from that offset gets the batch, and goes on behind it."""
+        assert found or not wanted or self.compacts
 
     @rule(key=keys)
     def read_by_key(self, key: bytes) -> None:
@@ -296,7 +302,7 @@ class EngineMachine(RuleBasedStateMachine):
             self._compacted(before.start_offset, after)
             return
         active_bytes = after.length_bytes - sum(each.length for each in after.segments)
-        assert expired_end(after.segments, config, active_bytes, self.now) is None
+        assert expired_end(after.segments, config, active_bytes, self.lab.clock) is None
         if after.start_offset != before.start_offset:
             limits = [x for x in (config.retention_ms, config.ttl_ms) if x is not None]
             gone = [

@@ -9,6 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from firnmq.config import StorageType
 from tests.properties.engines.file_machine import FileTierMachine
+from tests.properties.engines.lagging_machine import LaggingMachine
 from tests.properties.engines.machine import EngineMachine
 from tests.properties.engines.tiered_machine import TieredMachine
 
@@ -29,6 +30,18 @@ def test_an_engine_behaves_like_its_model(storage_type: str, tmp_path: Path) -> 
     machine = type(
         f"{storage_type}Machine",
         (EngineMachine,),
+        {"storage_type": storage_type, "folder": tmp_path},
+    )
+    run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("storage_type", [each.value for each in StorageType])
+def test_a_high_watermark_behind_the_end_makes_no_difference(
+    storage_type: str, tmp_path: Path
+) -> None:
+    machine = type(
+        f"Lagging{storage_type}Machine",
+        (LaggingMachine,),
         {"storage_type": storage_type, "folder": tmp_path},
     )
     run_state_machine_as_test(machine, settings=SETTINGS)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from firnmq.errors import Corruption
@@ -83,6 +83,7 @@ def damaged(content: bytes, kind: str, position: int, amount: int) -> bytes:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(which=st.integers(0, len(CONTENTS) - 1), damage=damages)
+@example(which=0, damage=("remove", 1507, 119))  # A batch that says it has no records.
 def test_damage_is_found(tmp_path: Path, which: int, damage: tuple[str, int, int]) -> None:
     path = tmp_path / "segment.log"
     path.write_bytes(CONTENTS[which])

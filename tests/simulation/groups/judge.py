@@ -44,6 +44,8 @@ class Seen:
     rebalance_timeout_ms: int
     is_parked: bool
     is_promised: bool
+    is_new: bool
+    """It never had an assignment, so it has to go on with what it began."""
 
 
 def _seen(member: Member) -> Seen:
@@ -53,6 +55,7 @@ def _seen(member: Member) -> Seen:
         member.rebalance_timeout_ms,
         member.is_parked,
         False,
+        not member.has_synced,
     )
 
 
@@ -92,7 +95,7 @@ class Judge:
         roster = group._core.roster
         seen = {member_id: _seen(m) for member_id, m in roster.members.items()}
         for member_id in roster.promised:
-            seen[member_id] = Seen(None, self.sessions_ms.get(member_id, 0), 0, False, True)
+            seen[member_id] = Seen(None, self.sessions_ms.get(member_id, 0), 0, False, True, True)
         return seen
 
     def heard(self, member_id: str, now_ms: int) -> None:
@@ -178,7 +181,11 @@ class Judge:
                     return "left"
         assert isinstance(event, Tick), f"{member_id} was removed by {event}"
         assert not seen.is_parked, f"{member_id} was removed while it waited for us"
-        if now_ms - self.heard_ms[member_id] >= seen.session_timeout_ms:
+        session_ms, sync_ms = seen.session_timeout_ms, self.sync_timeout_ms
+        if seen.is_new:
+            session_ms = min(session_ms, self.config.promise_ms)
+            sync_ms = min(sync_ms, self.config.promise_ms)
+        if now_ms - self.heard_ms[member_id] >= session_ms:
             return "expired"
         assert not seen.is_promised, f"the promise to {member_id} was broken"
         delay_ms = self.config.initial_rebalance_delay_ms
@@ -186,7 +193,7 @@ class Judge:
         is_over = now_ms - self.preparing_since_ms >= wait_ms
         if self._state_before is GroupState.PREPARING and is_over:
             return "did not join again"
-        assert now_ms - self.told_ms[member_id, self._generation_before] >= self.sync_timeout_ms, (
+        assert now_ms - self.told_ms[member_id, self._generation_before] >= sync_ms, (
             f"{member_id} was removed without a reason"
         )
         return "did not sync"

@@ -41,6 +41,7 @@ class World:
         self.config = GroupConfig(
             session_timeout_min_ms=1_000,
             initial_rebalance_delay_ms=self.random.choice([0, 0, 500, 3_000]),
+            promise_ms=self.random.choice([2_000, 20_000]),
         )
         self.judge = Judge(self.config)
         self.is_store_broken = False

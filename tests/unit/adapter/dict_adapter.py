@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from firnmq.adapter import ShardBounds
 from firnmq.config import TopicConfig
+from firnmq.disk import Ticket
 from firnmq.engines import AdapterOffsetStrategy, Appended, Page
 from firnmq.errors import KeyNotFound, OffsetOutOfRange, ShardNotFound
 from firnmq.record import NewRecord, Record
@@ -19,6 +20,7 @@ class DictAdapter:
         self.shards: dict[str, list[Record | None]] = {}
         self.groups: dict[str, dict[str, int]] = {}
         self.fails_on: str | None = None
+        self.watchers: dict[str, list[tuple[int, Ticket[None]]]] = {}
 
     async def create_shard(self, shard: str, config: TopicConfig) -> None:
         await _wait()
@@ -55,6 +57,9 @@ class DictAdapter:
                     expire_at_ms=record.expire_at_ms,
                 )
             )
+        for end_offset, ticket in list(self.watchers.get(shard, ())):
+            if len(stored) > end_offset:
+                ticket.settle_here()
         return Appended(base_offset=base, next_offset=len(stored))
 
     async def read_by_offset(
@@ -101,6 +106,17 @@ class DictAdapter:
     async def commit_offset(self, group: str, offsets: Mapping[str, int]) -> None:
         await _wait()
         self.groups.setdefault(group, {}).update(offsets)
+
+    async def bounds(self, shard: str) -> tuple[int, int]:
+        return 0, len(await self._shard(shard))
+
+    def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> Callable[[], None] | None:
+        if len(self.shards[shard]) > end_offset:
+            return None
+        watcher = (end_offset, ticket)
+        watchers = self.watchers.setdefault(shard, [])
+        watchers.append(watcher)
+        return lambda: watchers.remove(watcher)
 
     async def _shard(self, shard: str) -> list[Record | None]:
         await _wait()

@@ -20,6 +20,7 @@ from firnmq.errors import (
     Closed,
     InvalidArgument,
     KeyNotFound,
+    LimitExceeded,
     ShardNotFound,
     StorageFailed,
     StorageTypeNotFound,
@@ -110,11 +111,11 @@ def test_installed_packages_bring_storage_types(
 
 
 def test_records_with_a_key_go_to_the_shard_of_their_key(store: LocalStore) -> None:
-    topic = create(store, "t", 5)
+    create(store, "t", 5)
     keys = [b"key-%d" % number for number in range(50)]
     for key in keys:
         (written,) = run_blocking(store.manager.write("t", [NewRecord(value=b"v", key=key)]))
-        assert written.shard == shard_of_key(key, 5) == store.manager.shard_of_key(topic, key)
+        assert written.shard == shard_of_key(key, 5)
     assert {shard_of_key(key, 5) for key in keys} == set(range(5))
 
 
@@ -139,6 +140,24 @@ def test_a_request_may_be_spread_over_shards(store: LocalStore) -> None:
     written = run_blocking(store.manager.write("t", records))
     assert sum(each.next_offset - each.base_offset for each in written) == 30
     assert len({each.shard for each in written}) == len(written)
+
+
+def test_a_refused_request_stores_nothing_in_any_shard(store: LocalStore) -> None:
+    config = TopicConfig(
+        storage_type="EngineMemory", max_record_bytes=2_000, max_batch_bytes=100_000
+    )
+    topic = create(store, "t", 2, config)
+    keys = {shard_of_key(key, 2): key for key in (b"k%d" % number for number in range(20))}
+    small = NewRecord(key=keys[0], value=b"v")
+    for large in (
+        [NewRecord(key=keys[1], value=b"v" * 3_000)],
+        [NewRecord(key=keys[1], value=b"v" * 1_500)] * 100,
+    ):
+        for records in ([small, *large], [*large, small]):
+            with pytest.raises(LimitExceeded):
+                run_blocking(store.manager.write("t", records))
+    for shard in range(2):
+        assert run_blocking(store.manager.bounds(topic, shard)) == (0, 0)
 
 
 @pytest.mark.parametrize("shard", [-1, 3, True, "0", 1.0])

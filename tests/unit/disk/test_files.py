@@ -143,3 +143,57 @@ def test_closing_lets_a_reader_finish(
     monkeypatch.setattr(os, "pread", closing)
     assert cache.read_at(path, 0, 3) == b"abc"
     assert cache.statistics().open_files == 0
+
+
+def test_a_reader_does_not_keep_a_file_that_is_being_removed(
+    cache: FileCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the reader comes right before the name goes or right after."""
+    path = made(cache, tmp_path / "f")
+    cache.write_at(path, [b"abc"], 0)
+    unlink = os.unlink
+
+    def reading(name: str) -> None:
+        assert cache.read_at(path, 0, 3) == b"abc"
+        unlink(name)
+        assert cache.read_at(path, 0, 3) == b"abc", "it was open already"
+
+    monkeypatch.setattr(os, "unlink", reading)
+    cache.remove(path)
+    assert cache.statistics().open_files == 0
+    with pytest.raises(FileNotFoundError):
+        cache.read_at(path, 0, 3)
+
+
+def test_a_file_made_again_is_not_the_one_that_was_removed(
+    cache: FileCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(cache, tmp_path / "f")
+    cache.write_at(path, [b"old"], 0)
+    unlink = os.unlink
+
+    def reading(name: str) -> None:
+        cache.read_at(path, 0, 3)
+        unlink(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", reading)
+        cache.remove(path)
+    made(cache, tmp_path / "f")
+    cache.write_at(path, [b"new"], 0)
+    assert Path(path).read_bytes() == b"new"
+
+
+def test_a_file_that_was_removed_while_open_is_not_durable(
+    cache: FileCache, tmp_path: Path
+) -> None:
+    for name, make_durable in (
+        ("write", lambda path: cache.write_at(path, [b"two"], 3, durable=True)),
+        ("sync", cache.sync),
+    ):
+        path = made(cache, tmp_path / name)
+        cache.write_at(path, [b"one"], 0)
+        os.unlink(path)
+        with pytest.raises(FileNotFoundError, match="removed while in use"):
+            make_durable(path)
+        assert cache.statistics().open_files == 0

@@ -87,7 +87,7 @@ def test_a_full_device_is_told() -> None:
 def test_buffers_are_let_go_whatever_happens(tmp_path: Path) -> None:
     data = bytearray(b"x" * 10)
     written(tmp_path / "f", [data], 0)
-    data.append(1)  # Raises BufferError while somebody holds it.
+    data.append(1)  # Raises BufferError while the buffer is exported.
     with pytest.raises(TypeError):
         written(tmp_path / "f", [data, "no buffer"], 0)  # type: ignore[list-item]
     data.append(2)

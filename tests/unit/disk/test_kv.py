@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from firnmq.disk import Family, KeyValueStore
+from firnmq.disk import kv as kv_module
 from firnmq.errors import Closed, Corruption, StorageFailed
 
 STATE, INDEX = Family.STATE, Family.INDEX
@@ -137,3 +138,23 @@ def test_a_damaged_database_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "db" / "CURRENT").write_bytes(b"rubbish")
     with pytest.raises((Corruption, StorageFailed)):
         KeyValueStore(tmp_path / "db")
+
+
+def test_writers_wait_for_flushes_without_stopping_other_threads(
+    kv: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot stands for flushes that are behind: both are counted by a property."""
+    monkeypatch.setattr(kv_module, "_STOPPED", "rocksdb.num-snapshots")
+    monkeypatch.setattr(kv_module, "_UNCHECKED_BYTES_MAX", 0)
+    generation = kv._generation
+    assert generation is not None
+    snapshot = generation.db.snapshot()
+    is_waiting = threading.Event()
+    monkeypatch.setattr(kv_module.time, "sleep", lambda _: is_waiting.set())
+    writer = threading.Thread(target=lambda: put(kv, (b"k", b"v")))
+    writer.start()
+    assert is_waiting.wait(60)
+    assert kv.get(STATE, b"k") is None
+    del snapshot
+    writer.join(60)
+    assert kv.get(STATE, b"k") == b"v"

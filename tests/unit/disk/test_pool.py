@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import firnmq.disk.pool as pool_module
 from firnmq.disk import IoPool, Notice, Ticket, Turn, run_blocking
 from firnmq.disk.pool import PoolLimits
-from firnmq.errors import Closed, InvalidArgument, StorageFailed
+from firnmq.errors import AppendTimedOut, Closed, InvalidArgument, StorageFailed
 
 
 class Request:
@@ -19,6 +20,10 @@ class Request:
         self.name = name
         self.size_bytes = size_bytes
         self.ticket: Ticket[object]
+        self.deadline_s: float | None = None
+
+    def overdue(self) -> AppendTimedOut:
+        return AppendTimedOut(is_unknown=False)
 
 
 class Handler:
@@ -36,8 +41,20 @@ class Handler:
         self.tick_after: float | None = None
         self.ticked = threading.Event()
         self.is_closed = False
+        self.parked: list[Request] = []
+        self.parks: set[object] = set()
+        """Names of requests that are parked."""
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self.parked)
 
     def run(self, turn: Turn[Request]) -> None:
+        turn.requests[:0] = [each for each in self.parked if each.name not in self.parks]
+        self.parked = [each for each in self.parked if each.name in self.parks]
+        parked = [each for each in turn.requests if each.name in self.parks]
+        turn.requests = [each for each in turn.requests if each not in parked]
+        self.parked += parked
         self.turns.append([request.name for request in turn.requests])
         self.threads.append(threading.get_ident())
         self.entered.set()
@@ -69,7 +86,7 @@ class Handler:
 @pytest.fixture(autouse=True)
 def no_slow_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stalls for a moment must not send the loop's next turns to the worker."""
-    monkeypatch.setattr(pool_module, "_GUEST_SLOW_S", 3_600)
+    monkeypatch.setattr(pool_module, "_INLINE_SLOW_S", 3_600)
 
 
 @pytest.fixture
@@ -101,8 +118,19 @@ def make_pool(handlers: list[Handler]) -> Iterator[Callable[..., IoPool[Request]
 
 async def submit(pool: IoPool[Request], request: Request, shard: int = 0) -> object:
     request.ticket = Ticket()
-    await pool.put(shard, request)
+    await pool.wait_for_room(shard, request)
+    pool.submit([(shard, request)])
     return await request.ticket
+
+
+def submit_all(
+    pool: IoPool[Request],
+    requests: list[tuple[int, Request]],
+    inline_in: asyncio.AbstractEventLoop | None,
+) -> None:
+    for shard, request in requests:
+        assert pool.lane(shard).reserve(request.size_bytes)
+    pool.submit(requests, inline_in)
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
@@ -155,6 +183,46 @@ async def test_what_arrives_during_a_turn_is_one_turn(make_pool, handlers) -> No
     assert handler.turns == [["first"], list(range(100))]
 
 
+async def submit_gathering(pool: IoPool[Request], request: Request) -> object:
+    request.ticket = Ticket()
+    await pool.wait_for_room(0, request)
+    pool.submit([(0, request)], gather_in=request.ticket.loop)
+    return await request.ticket
+
+
+async def wait_until_idle(pool: IoPool[Request]) -> None:
+    async with asyncio.timeout(60):
+        while not pool.lane(0).worker_waits:
+            await _step()
+
+
+async def test_what_is_ready_together_on_a_loop_is_one_turn(make_pool, handlers) -> None:
+    pool = make_pool()
+    for _ in range(2):
+        await wait_until_idle(pool)
+        await asyncio.gather(*(submit_gathering(pool, Request(number)) for number in range(100)))
+    assert handlers[0].turns == [list(range(100))] * 2
+
+
+async def test_a_loop_that_stopped_while_it_gathered_keeps_no_other_waiting(make_pool) -> None:
+    pool = make_pool()
+    await wait_until_idle(pool)
+
+    def stop_before_the_wake() -> None:
+        loop = asyncio.new_event_loop()
+        loop.call_soon(loop.stop)  # Ends the only round of callbacks.
+        task = loop.create_task(submit_gathering(pool, Request("stopped")))
+        loop.run_forever()
+        assert pool.lane(0).gathering_loop is loop
+        task.cancel()
+        loop.close()
+
+    await asyncio.to_thread(stop_before_the_wake)
+    async with asyncio.timeout(60):
+        assert await submit_gathering(pool, Request("other")) == "other"
+    assert pool.statistics().request_count == 2
+
+
 @pytest.mark.parametrize(
     ("limits", "sizes"),
     [({"turn_requests": 4}, [4, 4, 2]), ({"turn_bytes": 25}, [2, 2, 2, 2, 2])],
@@ -181,7 +249,7 @@ async def test_tasks_wait_while_the_queue_is_full(make_pool, handlers, limits) -
     tasks = [asyncio.ensure_future(submit(pool, Request(number, 10))) for number in range(20)]
     await asyncio.to_thread(handler.entered.wait)
     async with asyncio.timeout(60):
-        while pool.has_room(0):  # The first turn may have been all that was queued.
+        while pool.lane(0).held_count < 3:  # The first turn may have been all that was queued.
             await asyncio.wait([asyncio.ensure_future(_step())])
     assert pool.statistics().queued_requests <= 3
     assert pool.statistics().queued_bytes <= 30
@@ -318,7 +386,7 @@ async def until_idle(pool: IoPool[Request], handler: Handler) -> None:
     """Returns when the loop can take a turn of the first worker."""
     while not handler.threads or handler.threads[-1] != threading.get_ident():
         outcomes = Outcomes()
-        pool.hand_over([(0, outcomes.request("probe"))], quick_in=outcomes.loop)
+        submit_all(pool, [(0, outcomes.request("probe"))], inline_in=outcomes.loop)
         await outcomes.wait(1)
 
 
@@ -330,8 +398,8 @@ def test_an_idle_workers_turn_is_taken_by_the_loop(
         outcomes = Outcomes()
         await until_idle(pool, handlers[0])
         requests = [(0, outcomes.request(name)) for name in "ab"]
-        pool.hand_over(requests, quick_in=outcomes.loop)
-        assert outcomes.all == [("a", None), ("b", None)], "settled when hand_over returns"
+        submit_all(pool, requests, inline_in=outcomes.loop)
+        assert outcomes.all == [("a", None), ("b", None)], "settled when submit returns"
         assert handlers[0].turns[-1] == ["a", "b"]
 
     asyncio.run(main())
@@ -344,9 +412,9 @@ def test_a_busy_workers_turn_is_not_taken(
         pool = make_pool()
         outcomes = Outcomes()
         handlers[0].hold()
-        pool.hand_over([(0, outcomes.request("first"))], quick_in=None)
+        submit_all(pool, [(0, outcomes.request("first"))], inline_in=None)
         await asyncio.to_thread(handlers[0].entered.wait, 20)
-        pool.hand_over([(0, outcomes.request("second"))], quick_in=outcomes.loop)
+        submit_all(pool, [(0, outcomes.request("second"))], inline_in=outcomes.loop)
         assert outcomes.all == []
         handlers[0].gate.set()
         await outcomes.wait(2)
@@ -367,13 +435,13 @@ def test_what_is_queued_during_the_loops_turn_is_served_after_it(
 
         def queue_meanwhile() -> None:
             assert handlers[0].entered.wait(20)
-            pool.hand_over([(0, late)], quick_in=None)
+            submit_all(pool, [(0, late)], inline_in=None)
             handlers[0].gate.set()
 
         handlers[0].hold()
         other = threading.Thread(target=queue_meanwhile)
         other.start()
-        pool.hand_over([(0, outcomes.request("early"))], quick_in=outcomes.loop)
+        submit_all(pool, [(0, outcomes.request("early"))], inline_in=outcomes.loop)
         await outcomes.wait(2)
         other.join()
         assert outcomes.all == [("early", None), ("late", None)]
@@ -390,9 +458,9 @@ def test_a_defect_in_the_loops_turn_fails_its_requests_only(
         outcomes = Outcomes()
         await until_idle(pool, handlers[0])
         handlers[0].failure = RuntimeError("a defect")
-        pool.hand_over([(0, outcomes.request("bad"))], quick_in=outcomes.loop)
+        submit_all(pool, [(0, outcomes.request("bad"))], inline_in=outcomes.loop)
         handlers[0].failure = None
-        pool.hand_over([(0, outcomes.request("good"))], quick_in=outcomes.loop)
+        submit_all(pool, [(0, outcomes.request("good"))], inline_in=outcomes.loop)
         (_, error), good = outcomes.all
         assert isinstance(error, StorageFailed)
         assert good == ("good", None)
@@ -400,16 +468,20 @@ def test_a_defect_in_the_loops_turn_fails_its_requests_only(
     asyncio.run(main())
 
 
-def test_a_closed_pool_fails_what_is_handed_over(
+def test_a_closed_pool_fails_what_has_room_and_gives_none(
     make_pool: Callable[..., IoPool[Request]],
 ) -> None:
     async def main() -> None:
         pool = make_pool()
-        pool.close()
         outcomes = Outcomes()
-        pool.hand_over([(0, outcomes.request("late"))], quick_in=outcomes.loop)
+        late = outcomes.request("late")
+        assert pool.lane(0).reserve(1)
+        pool.close()
+        pool.submit([(0, late)], outcomes.loop)
         await outcomes.wait(1)
         assert isinstance(outcomes.all[0][1], Closed)
+        with pytest.raises(Closed):
+            pool.lane(0).reserve(1)
 
     asyncio.run(main())
 
@@ -422,55 +494,124 @@ def test_a_tick_that_is_due_is_not_forgotten_for_the_loops_turns(
         outcomes = Outcomes()
         handler = handlers[0]
         handler.tick_after = 0.01
-        pool.hand_over([(0, outcomes.request("first"))], quick_in=None)  # Its tick sets the date.
+        submit_all(
+            pool, [(0, outcomes.request("first"))], inline_in=None
+        )  # Its tick sets the date.
         await outcomes.wait(1)
         handler.ticked.clear()
         deadline = outcomes.loop.time() + 60
         while not handler.ticked.is_set():
             assert outcomes.loop.time() < deadline
             more = Outcomes()
-            pool.hand_over([(0, more.request("more"))], quick_in=outcomes.loop)
+            submit_all(pool, [(0, more.request("more"))], inline_in=outcomes.loop)
             await more.wait(1)
 
     asyncio.run(main())
 
 
-def test_room_is_told(make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]) -> None:
+def test_room_is_reserved_and_given_back(
+    make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
+) -> None:
     async def main() -> None:
         pool = make_pool(queue_requests=2)
+        lane = pool.lane(0)
         outcomes = Outcomes()
         handlers[0].hold()
-        pool.hand_over([(0, outcomes.request("working"))], quick_in=None)
+        submit_all(pool, [(0, outcomes.request("working"))], inline_in=None)
         await asyncio.to_thread(handlers[0].entered.wait, 20)
-        assert pool.has_room(0)
-        pool.hand_over([(0, outcomes.request(name)) for name in "abc"], quick_in=None)
-        assert not pool.has_room(0), "the limit is passed by one group at most"
+        submit_all(pool, [(0, outcomes.request(name)) for name in "ab"], inline_in=None)
+        assert not lane.reserve(1)
         handlers[0].gate.set()
-        await outcomes.wait(4)
-        assert pool.has_room(0)
+        await outcomes.wait(3)
+        assert (lane.held_count, lane.held_bytes) == (0, 0)
 
     asyncio.run(main())
 
 
-def test_a_guest_works_while_the_worker_has_nothing_to_do(
+async def test_what_is_queued_at_its_deadline_is_refused(make_pool, handlers) -> None:
+    """1. The worker is at work. 2. Two requests are queued, the deadline of one has passed when the
+    worker gets to it. 3. Only the other is done."""
+    pool = make_pool()
+    outcomes = Outcomes()
+    handlers[0].hold()
+    submit_all(pool, [(0, outcomes.request("working"))], inline_in=None)
+    await asyncio.to_thread(handlers[0].entered.wait, 20)
+    late, other = outcomes.request("late"), outcomes.request("other")
+    late.deadline_s = time.monotonic()
+    other.deadline_s = time.monotonic() + 3_600
+    submit_all(pool, [(0, late), (0, other)], inline_in=None)
+    handlers[0].gate.set()
+    await outcomes.wait(3)
+    (refusal,) = [error for _, error in outcomes.all if error is not None]
+    assert isinstance(refusal, AppendTimedOut)
+    assert not refusal.is_unknown
+    assert handlers[0].names() == ["working", "other"]
+
+
+async def test_a_wait_for_room_ends_at_the_deadline(make_pool, handlers) -> None:
+    pool = make_pool(queue_requests=1)
+    outcomes = Outcomes()
+    handlers[0].hold()
+    submit_all(pool, [(0, outcomes.request("working"))], inline_in=None)
+    await asyncio.to_thread(handlers[0].entered.wait, 20)
+    submit_all(pool, [(0, outcomes.request("queued"))], inline_in=None)
+    late = Request("late")
+    late.deadline_s = time.monotonic() + 0.01
+    with pytest.raises(AppendTimedOut):
+        await submit(pool, late)
+    thread, outcome = in_thread(lambda: run_blocking(submit(pool, late)))
+    await asyncio.to_thread(thread.join)
+    assert isinstance(outcome[0], AppendTimedOut)
+    handlers[0].gate.set()
+    await outcomes.wait(2)
+    assert handlers[0].names() == ["working", "queued"]
+
+
+async def test_a_queued_request_can_be_withdrawn_and_others_get_its_room(
+    make_pool, handlers
+) -> None:
+    pool = make_pool(queue_requests=1)
+    lane = pool.lane(0)
+    outcomes = Outcomes()
+    handlers[0].hold()
+    working, queued = outcomes.request("working"), outcomes.request("queued")
+    submit_all(pool, [(0, working)], inline_in=None)
+    await asyncio.to_thread(handlers[0].entered.wait, 20)
+    submit_all(pool, [(0, queued)], inline_in=None)
+    waiting = asyncio.create_task(submit(pool, Request("waiting")))
+    while not lane.room_waiters:
+        await asyncio.to_thread(int)
+    assert not lane.withdraw(working), "it is being done"
+    assert lane.withdraw(queued)
+    assert not lane.withdraw(queued)
+    while lane.held_count == 0:
+        await asyncio.to_thread(int)
+    handlers[0].gate.set()
+    assert await waiting == "waiting"
+    assert handlers[0].names() == ["working", "waiting"]
+
+
+def test_a_loop_appends_inline_while_the_worker_is_idle(
     make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
 ) -> None:
     async def main() -> None:
         pool = make_pool()
-        guest = pool.guest(0)
+        lane = pool.lane(0)
         await until_idle(pool, handlers[0])
         before = pool.statistics()
-        assert guest.may_work()
-        guest.worked(0.001)
+        assert lane.may_append_inline()
+        assert lane.reserve(7)
+        lane.appended_inline(7, 0.001)
         after = pool.statistics()
         assert after.turn_count == before.turn_count + 1
         assert after.request_count == before.request_count + 1
+        assert (lane.held_count, lane.held_bytes) == (0, 0)
         outcomes = Outcomes()
         handlers[0].hold()
-        pool.hand_over([(0, outcomes.request("first"))], quick_in=None)
-        assert not guest.may_work(), "the worker has something to do"
+        submit_all(pool, [(0, outcomes.request("first"))], inline_in=None)
+        assert not lane.may_append_inline(), "the worker has something to do"
         await asyncio.to_thread(handlers[0].entered.wait, 20)
-        assert not guest.may_work(), "the worker is at it"
+        assert not lane.may_append_inline(), "the worker is at it"
         handlers[0].gate.set()
         await outcomes.wait(1)
 
@@ -486,7 +627,7 @@ def test_a_pool_is_busy_from_the_first_request_to_the_end_of_the_last(
         assert not pool.is_busy
         outcomes = Outcomes()
         handlers[0].hold()
-        pool.hand_over([(0, outcomes.request("first"))], quick_in=None)
+        submit_all(pool, [(0, outcomes.request("first"))], inline_in=None)
         assert pool.is_busy, "a request waits"
         await asyncio.to_thread(handlers[0].entered.wait, 20)
         assert pool.is_busy, "the worker is at it"
@@ -498,22 +639,65 @@ def test_a_pool_is_busy_from_the_first_request_to_the_end_of_the_last(
     asyncio.run(main())
 
 
-def test_a_guest_that_was_slow_leaves_the_work_to_the_worker(
+def test_after_a_slow_inline_append_the_worker_appends(
     make_pool: Callable[..., IoPool[Request]], handlers: list[Handler]
 ) -> None:
     async def main() -> None:
         pool = make_pool()
-        guest = pool.guest(0)
+        lane = pool.lane(0)
         await until_idle(pool, handlers[0])
-        assert guest.may_work()
-        guest.worked(3_601)
-        assert not guest.may_work()
+        assert lane.may_append_inline()
+        assert lane.reserve(1)
+        lane.appended_inline(1, 3_601)
+        assert not lane.may_append_inline()
 
     asyncio.run(main())
 
 
-def test_a_closed_pool_has_no_guests(make_pool: Callable[..., IoPool[Request]]) -> None:
+def test_nothing_is_appended_inline_once_the_pool_is_closed(
+    make_pool: Callable[..., IoPool[Request]],
+) -> None:
     pool = make_pool()
-    guest = pool.guest(0)
     pool.close()
-    assert not guest.may_work()
+    assert not pool.lane(0).may_append_inline()
+
+
+def test_a_parked_request_goes_on_when_the_lane_is_resumed() -> None:
+    """1. A request is parked, and the worker serves others. 2. It can go on, and comes before what
+    is queued then. 3. Closing waits for one that is still parked."""
+    handler = Handler()
+    pool: IoPool[Request] = IoPool(worker_count=1, handler=lambda _: handler)
+    handler.parks = {"a", "b"}
+    first, second = Request("a"), Request("b")
+    tickets = {}
+
+    def submit(request: Request) -> None:
+        async def go() -> object:
+            request.ticket = Ticket()
+            await pool.wait_for_room(1, request)
+            pool.submit([(1, request)])
+            return await request.ticket
+
+        thread = threading.Thread(target=lambda: tickets.update({request: run_blocking(go())}))
+        thread.start()
+        threads.append(thread)
+
+    threads: list[threading.Thread] = []
+    submit(first)
+    submit(second)
+    other = Request("c")
+    submit(other)
+    threads[2].join(60)
+    assert tickets == {other: "c"}
+    handler.parks = {"b"}
+    pool.lane(1).resume()
+    threads[0].join(60)
+    assert tickets == {other: "c", first: "a"}
+    closing = threading.Thread(target=pool.close)
+    closing.start()
+    handler.parks = set()
+    pool.lane(1).resume()
+    closing.join(60)
+    threads[1].join(60)
+    assert tickets == {other: "c", first: "a", second: "b"}
+    assert handler.is_closed

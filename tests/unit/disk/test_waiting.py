@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from firnmq.disk import Settlement, Ticket, call_blocking, run_blocking
+from firnmq.disk.loop_calls import call_from_worker
 from firnmq.disk.waiting import is_blocking
-from firnmq.disk.waking import call_from_worker
 from firnmq.errors import TimedOut
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from firnmq.clock import Age
 from firnmq.config import TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.engines.compaction import cleanable, is_due, may_join
@@ -14,6 +15,7 @@ from firnmq.engines.findings import FindingKind
 from firnmq.engines.segments import Medium, SegmentMeta
 from firnmq.errors import Corruption, ShardNotFound
 from firnmq.record import NewRecord, walk
+from firnmq.testing import FakeClock
 from tests.conformance.lab import Lab, Shard
 
 NOW = 1_700_000_000_000
@@ -28,6 +30,10 @@ def sealed(seq: int, **changes: object) -> SegmentMeta:
     return meta.become_compacted(**changes) if changes else meta
 
 
+def age(now_ms: int) -> Age:
+    return FakeClock(now_ms).age_ms
+
+
 def config(**options: object) -> TopicConfig:
     given = {name.replace("_", "."): value for name, value in options.items()}
     return TopicConfig.from_options({**COMPACT, **given})
@@ -38,12 +44,12 @@ def config(**options: object) -> TopicConfig:
 
 def test_what_is_sealed_stable_and_old_enough_is_cleanable() -> None:
     segments = [sealed(0), sealed(1), SegmentMeta(seq=2, base_offset=20, created_ms=0)]
-    assert cleanable(segments, config(), 20, NOW) == segments[:2]
-    assert cleanable(segments, config(), 19, NOW) == segments[:1]
-    assert cleanable(segments, config(min_compaction_lag_ms=1000), 20, NOW) == segments[:2]
-    assert cleanable(segments, config(min_compaction_lag_ms=1001), 20, NOW) == []
+    assert cleanable(segments, config(), 20, age(NOW)) == segments[:2]
+    assert cleanable(segments, config(), 19, age(NOW)) == segments[:1]
+    assert cleanable(segments, config(min_compaction_lag_ms=1000), 20, age(NOW)) == segments[:2]
+    assert cleanable(segments, config(min_compaction_lag_ms=1001), 20, age(NOW)) == []
     old = [sealed(0, compacted_ms=5), sealed(1)]
-    assert cleanable(old, config(min_compaction_lag_ms=1001), 20, NOW) == old[:1]
+    assert cleanable(old, config(min_compaction_lag_ms=1001), 20, age(NOW)) == old[:1]
 
 
 @pytest.mark.parametrize(
@@ -53,27 +59,29 @@ def test_what_is_sealed_stable_and_old_enough_is_cleanable() -> None:
 def test_it_is_due_when_enough_is_new(ratio: float, clean: int, dirty: int, is_so: bool) -> None:
     segments = [sealed(seq, compacted_ms=1) for seq in range(clean)]
     segments += [sealed(clean + seq) for seq in range(dirty)]
-    assert is_due(segments, config(min_cleanable_dirty_ratio=ratio), NOW) is is_so
+    assert is_due(segments, config(min_cleanable_dirty_ratio=ratio), age(NOW)) is is_so
 
 
 def test_it_is_due_when_something_has_waited_long_enough() -> None:
     clean = [sealed(seq, compacted_ms=1) for seq in range(9)]
     options = config(max_compaction_lag_ms=NOW)
-    assert is_due([*clean, sealed(9)], options, NOW)
-    assert not is_due([*clean, sealed(9)], options, NOW - 1)
+    assert is_due([*clean, sealed(9)], options, age(NOW))
+    assert not is_due([*clean, sealed(9)], options, age(NOW - 1))
     waiting = [sealed(0, compacted_ms=NOW - DAY_MS, tombstone_count=1)]
-    assert is_due(waiting, config(), NOW)
-    assert not is_due(waiting, config(), NOW - 1)
-    assert not is_due([sealed(0, compacted_ms=NOW - DAY_MS)], config(), NOW)
+    assert is_due(waiting, config(), age(NOW))
+    assert not is_due(waiting, config(), age(NOW - 1))
+    assert not is_due([sealed(0, compacted_ms=NOW - DAY_MS)], config(), age(NOW))
 
 
 def test_segments_join_unless_tombstones_wait_in_one() -> None:
     waiting = sealed(0, compacted_ms=NOW - 5, tombstone_count=1)
     for other in (sealed(1), sealed(1, compacted_ms=3)):
-        assert may_join(sealed(0), other, config(), NOW)
-        assert not may_join(waiting, other, config(), NOW)
-        assert may_join(waiting, other, config(delete_retention_ms=5), NOW)
-        assert not may_join(sealed(0), other.become_compacted(medium=Medium.FILE), config(), NOW)
+        assert may_join(sealed(0), other, config(), age(NOW))
+        assert not may_join(waiting, other, config(), age(NOW))
+        assert may_join(waiting, other, config(delete_retention_ms=5), age(NOW))
+        assert not may_join(
+            sealed(0), other.become_compacted(medium=Medium.FILE), config(), age(NOW)
+        )
 
 
 # Working -----------------------------------------------------------------------------------------

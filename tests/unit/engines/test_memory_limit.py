@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.brokers.kafka.buffers import FrameBuffers
+from firnmq.brokers.net.frame_buffers import FrameBuffers
 from firnmq.config import StoreConfig
 from firnmq.engines.segments import SegmentState
 from firnmq.engines.tier import TierCopy

@@ -13,6 +13,7 @@ from firnmq.engines.segments import Medium
 from firnmq.errors import DiskFull, StorageFailed
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab, Shard
+from tests.conformance.lost_answers import lost_answers
 
 LIMIT = 1_000_000
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
@@ -209,6 +210,40 @@ def test_a_spill_that_fails_in_the_metadata_loses_nothing(
     assert same_in_catalog(shard)
     lab.reopen()
     assert shard.offsets() == list(range(6))
+
+
+def test_what_a_failed_spill_wrote_is_removed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = lab.shard({"memory.overflow": "spill"})
+    append_keys(shard, 3)
+    shard.roll()
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.store.files, "sync", broken)
+        lab.engine.housekeep()
+    assert media(shard) == [Medium.NATIVE, Medium.NATIVE]
+    shard.delete_before(3)  # The segment is dropped before it is spilled again.
+    lab.engine.housekeep()
+    assert not lab.store.verifier.verify(shard.name).findings
+
+
+@pytest.mark.parametrize("how", ["spill", "drop"])
+def test_a_spill_that_happened_unknown_is_dropped_with_its_segment(lab: Lab, how: str) -> None:
+    shard = lab.shard({"memory.overflow": "spill"})
+    append_keys(shard, 3)
+    shard.roll()
+    with lost_answers(lab.store.meta, happens=True, is_blind=True) as lost:
+        lab.engine.housekeep()
+    assert lost.lost_count
+    overflow(shard, how)
+    shard.delete_before(3)
+    for _ in range(2):
+        lab.engine.housekeep()
+    assert not lab.store.verifier.verify(shard.name).findings
+    chain = lab.store.state.chain(shard.status.spec.uid)
+    assert [meta.base_offset for meta in chain] == [3]
 
 
 @pytest.mark.parametrize("commits", [False, True])

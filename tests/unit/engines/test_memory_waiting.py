@@ -8,7 +8,7 @@ import pytest
 
 from firnmq.config import StoreConfig
 from firnmq.disk import Notice
-from firnmq.engines import Appended
+from firnmq.engines import Acks, Appended
 from firnmq.errors import ShardNotFound
 from firnmq.record import NewRecord, encode
 from tests.conformance.lab import Lab
@@ -45,20 +45,21 @@ def batch(value: bytes) -> bytearray:
 
 async def test_appends_of_a_loop_wait_for_the_lock_elsewhere_and_in_order(lab: Lab) -> None:
     """1. Somebody holds the lock, as a spill does while the disk works. 2. The loop submits,
-    hands over what it had accepted before, and submits again; it is never blocked. 3. The lock is
+    hands over what it had prepared before, and submits again; it is never blocked. 3. The lock is
     free: all is stored in the order of the calls."""
     shard = lab.shard()
     shard.append_values(b"first")
     engine = lab.engine
     log = engine.log(shard.name)  # type: ignore[attr-defined]
     answer = Answer()
-    accepted = engine.accept_batch(shard.name, batch(b"accepted"), answer)
-    assert accepted is not None
+    opened = engine.open_log(shard.name)
+    assert opened is not None
+    prepared = opened.prepare(batch(b"prepared"), answer, Acks.ALL, None)
+    assert prepared is not None
     log.lock.acquire()
     try:
-        engine.hand_over([accepted])
-        tickets = [await engine.submit_batches(shard.name, [batch(b"%d" % at)]) for at in range(9)]
-        assert engine.accept_batch(shard.name, batch(b"late"), Answer()) is None
+        opened.keeper.submit([prepared])
+        tickets = [await engine.submit(shard.name, batch(b"%d" % at)) for at in range(9)]
         assert shard.end == 1
         task = asyncio.create_task(engine.append(shard.name, [NewRecord(value=b"last")]))
         await let_run()
@@ -68,7 +69,7 @@ async def test_appends_of_a_loop_wait_for_the_lock_elsewhere_and_in_order(lab: L
     assert (await task).base_offset == 11
     assert isinstance(answer.outcome, Appended)
     assert answer.outcome.base_offset == 1
-    assert shard.values() == [b"first", b"accepted", *(b"%d" % at for at in range(9)), b"last"]
+    assert shard.values() == [b"first", b"prepared", *(b"%d" % at for at in range(9)), b"last"]
     keeper = engine._keeper  # type: ignore[attr-defined]
     assert keeper._reserved == 0
 
@@ -97,7 +98,7 @@ async def test_deferred_requests_are_told_that_their_shard_is_gone(lab: Lab) -> 
     shard.append_values(b"first")
     log = lab.engine.log(shard.name)  # type: ignore[attr-defined]
     with log.lock:
-        tickets = [await lab.engine.submit_batches(shard.name, [batch(b"x")]) for _ in range(3)]
+        tickets = [await lab.engine.submit(shard.name, batch(b"x")) for _ in range(3)]
         log.refusal = ShardNotFound(shard.name)
     for ticket in tickets:
         with pytest.raises(ShardNotFound):
@@ -111,7 +112,7 @@ async def test_a_defect_leaves_nobody_waiting(lab: Lab) -> None:
     log = lab.engine.log(shard.name)  # type: ignore[attr-defined]
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
     with log.lock:
-        tickets = [await lab.engine.submit_batches(shard.name, [batch(b"x")]) for _ in range(3)]
+        tickets = [await lab.engine.submit(shard.name, batch(b"x")) for _ in range(3)]
         log.refusal = ZeroDivisionError("none that is expected")
     for ticket in tickets:
         with pytest.raises(ZeroDivisionError):

@@ -6,8 +6,10 @@ from firnmq.config import TopicConfig
 from firnmq.engines.retention import expired_end, to_drop_here
 from firnmq.engines.segments import IllegalTransition, Medium, SegmentMeta, SegmentState
 from firnmq.engines.tier import TierCopy
+from firnmq.testing import FakeClock
 
 NOW = 100_000
+CLOCK = FakeClock(NOW)
 
 
 def sealed(*timestamps: int, length: int = 100) -> list[SegmentMeta]:
@@ -42,7 +44,7 @@ def sealed(*timestamps: int, length: int = 100) -> list[SegmentMeta]:
 def test_expired_end(
     timestamps: list[int], config: TopicConfig, active_bytes: int, end: int | None
 ) -> None:
-    assert expired_end(sealed(*timestamps), config, active_bytes, NOW) == end
+    assert expired_end(sealed(*timestamps), config, active_bytes, CLOCK) == end
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_expired_end(
 )
 def test_what_the_lake_does_not_have_stays(lake_end: int, end: int | None) -> None:
     config = TopicConfig(retention_ms=1000, lake_required=True)
-    assert expired_end(sealed(1, 2, 3), config, 0, NOW, lake_end) == end
+    assert expired_end(sealed(1, 2, 3), config, 0, CLOCK, lake_end) == end
 
 
 def test_segments_only_go_where_their_state_leads() -> None:
@@ -100,7 +102,7 @@ def test_only_what_is_in_the_store_is_dropped_here(
     dropped: list[int],
 ) -> None:
     metas = tiered(sealed(*timestamps), *in_store)
-    found = to_drop_here(metas, config, active_bytes, NOW)
+    found = to_drop_here(metas, config, active_bytes, CLOCK)
     assert [meta.seq for meta in found] == dropped
 
 
@@ -108,8 +110,8 @@ def test_what_is_dropped_here_does_not_count_here() -> None:
     config = TopicConfig(local_retention_bytes=200, retention_bytes=300)
     metas = tiered(sealed(1, 1, 1, 1), 0, 1, 2, 3)
     metas[0] = metas[0].become_remote()
-    assert [meta.seq for meta in to_drop_here(metas, config, 0, NOW)] == [1]
-    assert expired_end(metas, config, 0, NOW) == 10, "all of it counts for retention"
+    assert [meta.seq for meta in to_drop_here(metas, config, 0, CLOCK)] == [1]
+    assert expired_end(metas, config, 0, CLOCK) == 10, "all of it counts for retention"
 
 
 def test_a_segment_goes_to_the_store_step_by_step() -> None:

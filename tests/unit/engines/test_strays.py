@@ -170,8 +170,8 @@ def test_a_file_beyond_the_active_segment_is_left_alone(lab: Lab) -> None:
 def test_a_turn_that_ends_in_a_defect_leaves_nothing_of_the_segment_it_began(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. A request fills a segment and goes on in the next. 2. A defect shows after all of it was
-    written. 3. The roll is taken back. 4. Whatever is written next is all there is."""
+    """1. A request does not fit the segment and begins the next. 2. A defect shows after all of it
+    was written. 3. The roll stays. 4. Whatever is written next is all there is."""
     shard = lab.shard({"segment.bytes": SEGMENT_BYTES, "index.key": True})
     shard.append(NewRecord(key=b"k", value=b"first"))
     backend = engine_of(shard)._keeper._backend
@@ -182,11 +182,11 @@ def test_a_turn_that_ends_in_a_defect_leaves_nothing_of_the_segment_it_began(
         if len(logs[0].segments) > 1:
             raise RuntimeError("a defect")
 
-    big = bytes(encode([NewRecord(key=b"big", value=bytes(50_000))], now_ms=1))
+    big = bytes(encode([NewRecord(key=b"big", value=bytes(2 * SEGMENT_BYTES))], now_ms=1))
     with monkeypatch.context() as patch:
         patch.setattr(backend, "commit", broken)
         with pytest.raises(StorageFailed):
-            shard.append_raw(big, big)
+            shard.append_raw(big)
     shard.append(NewRecord(key=b"k", value=b"second"))
     assert orphans(shard) == []
     assert [record.value for record in shard.records()] == [b"first", b"second"]

@@ -287,8 +287,8 @@ def test_a_transaction_that_is_wrongly_kept_as_cut_off_is_found(tmp_path: Path) 
         batch.put(Family.INDEX, lost_key(uid(shard), 5, 1), rows[0][1])
     texts = [each.message for each in lab.store.verifier.verify(shard.name).findings]
     assert len(texts) == 2
-    assert "producer 2: a transaction since offset 0 is kept as cut off" in texts[0]
-    assert "cut off at offset 5, where no segment ends" in texts[1]
+    assert "producer 2: a transaction since offset 0 is kept as lost" in texts[0]
+    assert "lost at offset 5, where no segment ends" in texts[1]
     lab.close()
 
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from firnmq.lake.plans.plan import TablePlace
 from firnmq.lake.reading.schema import RAW
-from firnmq.lake.tables.catalog import OpenCatalog, warehouse_store
-from firnmq.lake.tables.names import converted_path
-from firnmq.lake.tables.parquet import DataFile, Made, PartitionedWriter
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog, warehouse_store
+from firnmq.lake.tables.files.names import converted_path
+from firnmq.lake.tables.files.parquet import DataFile, Made, PartitionedWriter
 from firnmq.lake.tables.table import TopicTable, make_table
 
 NOON_US = 1_767_268_800_000_000

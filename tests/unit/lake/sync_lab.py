@@ -13,9 +13,9 @@ from firnmq.lake.jobs.sync import TopicSync
 from firnmq.lake.plans.plan import Plan, TablePlace, Wanted
 from firnmq.lake.plans.planning import retired_number
 from firnmq.lake.plans.splits import split_plan
+from firnmq.lake.tables.files.rewrite import Rewrite, Rewritten, rewrite
+from firnmq.lake.tables.files.rows import read_history
 from firnmq.lake.tables.history import plan_history
-from firnmq.lake.tables.historyfiles import read_history
-from firnmq.lake.tables.rewrite import Rewrite, Rewritten, rewrite
 from firnmq.record import NewRecord
 from tests.unit.lake.lake_lab import LakeTopic, read_all
 from tests.unit.lake.rows import content

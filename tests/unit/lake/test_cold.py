@@ -217,5 +217,5 @@ def test_objects_that_are_gone_or_damaged(lab: TierLab) -> None:
     with pytest.raises(Corruption, match=r"\.seg"):
         topic.read(plan=plan)
     path.unlink()
-    with pytest.raises(SegmentUnavailable, match="make the plan anew"):
+    with pytest.raises(SegmentUnavailable, match="make a new plan"):
         topic.read(plan=plan)

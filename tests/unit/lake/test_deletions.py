@@ -15,10 +15,10 @@ from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.table import DataScan, FileScanTask
 
 from firnmq.lake.plans.plan import ShardPlan
-from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog
 from firnmq.lake.tables.deletions import Applied, Deleter, _Columns, deletions_below
+from firnmq.lake.tables.files.rewrite import Removal, Rewrite, Rewritten, rewrite
 from firnmq.lake.tables.maintain import compact, expire
-from firnmq.lake.tables.rewrite import Removal, Rewrite, Rewritten, rewrite
 from firnmq.lake.tables.table import Advance, TopicTable, shard_deletions
 from tests.unit.lake.rows import clicks, content, open_catalog, raw_rows, written
 
@@ -167,7 +167,7 @@ def test_what_is_beyond_the_table_is_applied_when_it_is_there(table: TopicTable)
 
 
 def test_a_commit_notes_what_its_files_lack(table: TopicTable) -> None:
-    """The files of a round are made by the same plan, so nobody has to look into them."""
+    """The files of a round are made by the same plan, so no sync has to read them."""
     add(table, 0, 0, 20)
     work = Work()
     deleter, plan = Deleter(table, work), [deleted(0, 3, 25)]
@@ -183,8 +183,8 @@ def test_a_commit_notes_what_its_files_lack(table: TopicTable) -> None:
 
 
 def test_a_commit_does_not_note_what_is_not_applied(table: TopicTable, tmp_path: Path) -> None:
-    """1. A plan without deletions is being converted. 2. Somebody else applies some. 3. Its commit
-    leaves that note; and one of a plan whose deletions nobody has applied makes none."""
+    """1. A plan without deletions is being converted. 2. Another sync applies some. 3. Its commit
+    leaves that note; and one of a plan whose deletions were not applied makes none."""
     add(table, 0, 0, 20)
     first = Deleter(table, Work())
     assert first.noted([deleted(0, 3)], {0: 30}) == {}
@@ -289,7 +289,7 @@ def test_what_others_deleted_does_not_come_back(
     table: TopicTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. Another engine notes the rows of offsets 1 and 8 as deleted, beside their file. 2. One
-    more is deleted here, and while the file is written anew, the other engine deletes another.
+    more is deleted here, and while the file is rewritten, the other engine deletes another.
     3. All of them are gone from the new file."""
     add(table, 0, 0, 10)
     (path,) = used_files(table)

@@ -11,8 +11,8 @@ import pytest
 
 from firnmq.lake.jobs.convert import Conversion, Task
 from firnmq.lake.jobs.sync import TopicSync
+from firnmq.lake.tables.files.rewrite import Rewrite, Rewritten
 from firnmq.lake.tables.maintain import compact, expire
-from firnmq.lake.tables.rewrite import Rewrite, Rewritten
 from tests.conformance.lab import Lab
 from tests.unit.lake.lake_lab import LakeTopic
 from tests.unit.lake.sync_lab import HereRunner, LabSource, in_table, kept_count, seen, write

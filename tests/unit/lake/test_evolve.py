@@ -10,7 +10,7 @@ from threading import Barrier, Thread
 import pyarrow as pa
 import pytest
 
-from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog
 from firnmq.lake.tables.evolve import add_columns, missing_columns
 from firnmq.lake.tables.table import Advance, TopicTable, make_table
 from firnmq.lake.typed import Parser, SchemaConflict, typed_rows, typed_schema

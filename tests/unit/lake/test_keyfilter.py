@@ -10,8 +10,8 @@ import pytest
 
 from firnmq.errors import Corruption
 from firnmq.lake.reading.schema import RAW
-from firnmq.lake.tables.keyfilter import may_hold_key, xxh64
-from firnmq.lake.tables.parquet import Made, PartitionedWriter
+from firnmq.lake.tables.files.key_filter import key_hash, may_hold_key
+from firnmq.lake.tables.files.parquet import Made, PartitionedWriter
 from firnmq.tiering.stores import open_store
 from tests.unit.lake.rows import raw_rows
 
@@ -23,10 +23,21 @@ from tests.unit.lake.rows import raw_rows
         (b"a", 0xD24EC4F1A98C6E5B),
         (b"abc", 0x44BC2CF5AD770999),
         (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
+        # At every length where the algorithm goes another way.
+        (bytes(range(3)), 0xE5C7BB4533BC65DD),
+        (bytes(range(4)), 0xFFCED8604453CC1E),
+        (bytes(range(7)), 0x14CC643F630C72D2),
+        (bytes(range(8)), 0x884A173614B81B8D),
+        (bytes(range(31)), 0xC346D2B59B4D8EE1),
+        (bytes(range(32)), 0xCBF59C5116FF32B4),
+        (bytes(range(33)), 0x0C535D1ACAFB8EAD),
+        (bytes(range(63)), 0xE26AA9E2A95F8E4F),
+        (bytes(range(64)), 0xF7C67301DB6713F0),
+        (bytes(range(100)), 0x6AC1E58032166597),
     ],
 )
-def test_the_hash_is_the_known_one(data: bytes, expected: int) -> None:
-    assert xxh64(data) == expected
+def test_the_hash_is_that_of_files_written_before(data: bytes, expected: int) -> None:
+    assert key_hash(data) == expected
 
 
 def _file(tmp_path: Path, rows: pa.RecordBatch) -> tuple[str, int]:

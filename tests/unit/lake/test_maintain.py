@@ -1,4 +1,4 @@
-"""Compaction and expiry: the same rows in fewer files, and nothing gone that somebody has."""
+"""Compaction and expiry: the same rows in fewer files, and no file gone that a reader uses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from pyiceberg.table import DataScan, FileScanTask
 
 from firnmq.errors import InvalidArgument
-from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog
+from firnmq.lake.tables.files.rewrite import Rewrite, Rewritten, rewrite
 from firnmq.lake.tables.maintain import age_ms, compact, expire
-from firnmq.lake.tables.rewrite import Rewrite, Rewritten, rewrite
 from firnmq.lake.tables.table import Advance, TopicTable
 from tests.unit.lake.rows import clicks, content, open_catalog, raw_rows, written
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firnmq.lake.tables.names import below, normal
+from firnmq.lake.tables.files.names import below, normal
 
 
 @pytest.mark.parametrize(

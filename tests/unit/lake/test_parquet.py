@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from firnmq.errors import InvalidArgument
 from firnmq.lake.reading.schema import RAW
-from firnmq.lake.tables import parquet
-from firnmq.lake.tables.parquet import Made, PartitionedWriter, partition_text
+from firnmq.lake.tables.files import parquet
+from firnmq.lake.tables.files.parquet import Made, PartitionedWriter, partition_text
 from tests.unit.lake.rows import HOUR_US, NOON_US, raw_rows
 
 

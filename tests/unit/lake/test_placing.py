@@ -9,9 +9,9 @@ import pytest
 
 from firnmq.disk.files import Buffer
 from firnmq.errors import StoreUnavailable
-from firnmq.lake.tables import placing
-from firnmq.lake.tables.parquet import Made
-from firnmq.lake.tables.placing import Placing
+from firnmq.lake.tables.files import placing
+from firnmq.lake.tables.files.parquet import Made
+from firnmq.lake.tables.files.placing import Placing
 from firnmq.tiering.stores.local import LocalStore
 
 
@@ -119,7 +119,7 @@ def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_a_name_that_may_not_be_durable_is_written_again(tmp_path: Path) -> None:
-    """Whoever was killed between a name and the sync of its directory has left such a one."""
+    """A writer that was killed between a name and the sync of its directory leaves such a file."""
     with Placing(LocalStore(tmp_path), 0, name) as first:
         first.put(made(1))
     store = Held(tmp_path)

@@ -89,7 +89,7 @@ def test_filters_give_exactly_what_is_wanted(lab: Lab, wanted: Wanted) -> None:
     expected = [row for row in topic.stored() if keeps(wanted)(row)]
     assert rows(topic.read(wanted)) == expected
     assert rows(topic.read(wanted, target_bytes=1)) == expected
-    # By a plan that was made for somebody who wants everything, too.
+    # Also by a plan for a reader that wants everything.
     assert rows(topic.read(wanted, plan=topic.plan())) == expected
     offsets = [(row["shard"], row["offset"]) for row in expected]
     found = rows(topic.read(wanted, ["offset", "shard"]))

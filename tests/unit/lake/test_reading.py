@@ -165,8 +165,8 @@ def test_compacted_segments_have_gaps(lab: Lab) -> None:
     assert any(each.has_gaps for each in topic.plan().shards[0].segments)
     assert rows(topic.read()) == topic.stored()
     assert len(topic.stored()) == 4
-    # What the first plan names was replaced, and nobody else has it.
-    with pytest.raises(SegmentUnavailable, match="make the plan anew"):
+    # What the first plan names was replaced, and no other place has it.
+    with pytest.raises(SegmentUnavailable, match="make a new plan"):
         topic.read(plan=before)
 
 

@@ -42,7 +42,7 @@ def sync(source: LabSource) -> Iterator[TopicSync]:
 def test_a_topic_that_is_made_anew_meanwhile_is_refused(
     lab: Lab, source: LabSource, sync: TopicSync
 ) -> None:
-    """1. A sync that follows has ten records. 2. The topic is deleted and made anew, and has more.
+    """1. A sync that follows has ten records. 2. The topic is deleted and recreated, and has more.
     3. Neither do its records get into the old table, nor is it told that they have."""
     source.topic.shard.append(*numbered(10))
     assert sync.run().ends == {0: 10}
@@ -77,7 +77,7 @@ def test_a_table_that_is_renamed_keeps_its_files(source: LabSource, sync: TopicS
     shard.append(*keyed(10, start=10))
     sync.run()
     engine.truncate(source.topic.topic.shard_name(0), 10)
-    with pytest.raises(LogBehindTable, match="Rename the table and sync anew"):
+    with pytest.raises(LogBehindTable, match="Rename the table and sync again"):
         sync.run()
     catalog = sync.table.catalog.iceberg
     old = ("topics", "any_old")
@@ -96,7 +96,7 @@ def test_a_log_that_was_cut_and_has_grown_again_is_refused(
     source: LabSource, sync: TopicSync
 ) -> None:
     """1. The table has twenty records. 2. The log loses ten of them, and gets thirty others. 3. It
-    is found out by the last that the table has, and nothing gets into the table."""
+    is detected by the last that the table has, and nothing gets into the table."""
     shard, engine = source.topic.shard, source.topic.engine
     shard.append(*keyed(10))
     shard.append(*keyed(10, start=10))

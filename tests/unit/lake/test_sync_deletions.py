@@ -15,7 +15,7 @@ from firnmq.lake.jobs.convert import Conversion, Task
 from firnmq.lake.jobs.status import table_status
 from firnmq.lake.jobs.sync import SyncSettings, TopicSync
 from firnmq.lake.plans.plan import Wanted
-from firnmq.lake.tables.rewrite import Rewrite, Rewritten
+from firnmq.lake.tables.files.rewrite import Rewrite, Rewritten
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab
 from tests.unit.lake.lake_lab import LakeTopic

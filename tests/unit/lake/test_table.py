@@ -1,4 +1,4 @@
-"""Commits to a topic's table: once, in order, whoever else commits."""
+"""Commits to a topic's table: once, in order, despite concurrent commits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sqlalchemy.exc import OperationalError
 from firnmq.errors import InvalidArgument
 from firnmq.lake.plans.plan import Plan, ShardPlan, TablePlace, Wanted
 from firnmq.lake.reading.schema import RAW
-from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog
+from firnmq.lake.tables.files.rows import read_history
 from firnmq.lake.tables.history import plan_history
-from firnmq.lake.tables.historyfiles import read_history
 from firnmq.lake.tables.table import (
     Advance,
     CommitGivenUp,
@@ -165,7 +165,7 @@ def test_a_commit_whose_answer_is_lost_is_found(
 def test_a_commit_is_not_repeated_on_top_of_anothers_whatever_the_properties_say(
     catalog: OpenCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. Somebody lets the table's commits be repeated. 2. Two syncs have the same offsets; one
+    """1. A setting lets the table's commits be retried. 2. Two syncs have the same offsets; one
     commits just before the other does. 3. The other finds it out: each offset is there once."""
     table = clicks(catalog)
     with table.iceberg.transaction() as change:
@@ -266,7 +266,7 @@ def test_rows_that_another_engine_deleted_are_not_read(
     catalog: OpenCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a part of the file's row groups is read, and positions count from its start."""
-    monkeypatch.setattr("firnmq.lake.tables.parquet.ROW_GROUP_ROWS_MAX", 4)
+    monkeypatch.setattr("firnmq.lake.tables.files.parquet.ROW_GROUP_ROWS_MAX", 4)
     table = clicks(catalog)
     files = written(table, raw_rows(0, range(10)))
     table.advance(Advance(base={}, ends={0: 10}, files=files))

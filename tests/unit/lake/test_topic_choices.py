@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from firnmq.cli.lake_topics import TopicChoices
+from firnmq.cli.lake.topics import TopicChoices
 from firnmq.errors import InvalidArgument
 from firnmq.lake.jobs.sync import SyncSettings
 

@@ -20,11 +20,11 @@ from firnmq.lake.plans.splits import split_plan
 from firnmq.lake.reading.projection import by_name, projected
 from firnmq.lake.spark.columns import RECORD, arrow_schema, check_schema, spark_schema
 from firnmq.lake.spark.tail import ParsedSplit, Part, read_parsed
-from firnmq.lake.tables.catalog import DEAD_LETTERS, OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import DEAD_LETTERS, OpenCatalog
+from firnmq.lake.tables.catalogs.sqlite_peek import Peeked, peek_mode, peek_table
 from firnmq.lake.tables.evolve import add_columns
+from firnmq.lake.tables.files.rows import read_columns
 from firnmq.lake.tables.history import History, NotTyped, Values, is_certainly_raw, plan_history
-from firnmq.lake.tables.historyfiles import read_columns
-from firnmq.lake.tables.peek import Peeked, peek_mode, peek_table
 from firnmq.lake.tables.table import Advance, TopicTable, make_table
 from firnmq.lake.typed import (
     DEAD_LETTERS as DEAD_LETTER_ROWS,
@@ -232,7 +232,7 @@ def test_records_as_they_are_are_not_in_a_typed_table(catalog: OpenCatalog) -> N
     assert hidden(Wanted(start_offsets={0: 5}), start_offset=6, end_offset=12) == {0: 5}
     assert hidden(Wanted(keys=(b"key-4",)), start_offset=6, end_offset=12) == {0: 4}
     assert hidden(Wanted(tags=("red",)), start_offset=6, end_offset=12) == {0: 1}
-    # The same file has what is left of the log, which nobody misses, and what was deleted.
+    # The same file has what is left of the log, which no reader needs, and what was deleted.
     assert hidden(Wanted(start_offsets={0: 6}), start_offset=6, end_offset=12) == {}
     assert hidden(Wanted(keys=(b"key-8",)), start_offset=6, end_offset=12) == {}
     gone = tuple(range(6))
@@ -276,7 +276,7 @@ def test_dead_letters_have_their_own_ends(catalog: OpenCatalog) -> None:
         "reason": "bad",
         "value": b"value 1",
     }
-    # Whoever wants records as they are misses these too, once the log has dropped them.
+    # A reader of raw records misses these too, once the log has dropped them.
     assert history_of(catalog, values="raw").hidden == {}
     assert history_of(catalog, values="raw", start_offset=2).hidden == {0: 0}
 
@@ -292,7 +292,7 @@ def test_a_look_into_the_catalog_finds_the_mode(catalog: OpenCatalog) -> None:
     table = typed_table(catalog)
     assert peek_mode(catalog.place, "clicks", {}) == "typed"
     assert not is_certainly_raw(plan, {})
-    # What is not as expected is left to whoever knows more.
+    # Unexpected values are left to the caller.
     place = table.iceberg.metadata_location.removeprefix("file://")
     Path(place).write_bytes(b"{")
     assert peek_mode(catalog.place, "clicks", {}) is Peeked.NOT_KNOWN
@@ -335,7 +335,7 @@ def test_the_tail_is_parsed_and_misfits_are_counted(
     assert rows[0]["one"] == {"x": 1, "y": None}
     assert rows[0]["named"] == [("k", {"x": 2, "y": None})]
     assert [record.fields["count"] for record in caplog.records] == [2]  # type: ignore[attr-defined]
-    # Whoever asks for the others gets these, with the reason.
+    # A reader of dead letters gets these, with the reason.
     target = arrow_schema(spark_schema(DEAD_LETTER_ROWS))
     misfits = tail(topic, KEPT_OLD, target, "dead_letters")
     assert [(row["offset"], row["value"]) for row in misfits] == [

@@ -1,11 +1,17 @@
-"""Addresses, logins and patience of the small Kafka client."""
+"""Addresses, logins and retries of the small Kafka client."""
 
 import itertools
 
 import pytest
 
 from firnmq.errors import FirnError, InvalidArgument
-from firnmq.lake.plans.wire import NodeRefused, NodeUnreachable, Security, patiently, split_address
+from firnmq.lake.plans.wire import (
+    NodeRefused,
+    NodeUnreachable,
+    Security,
+    split_address,
+    with_retries,
+)
 
 LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED = 5, 29
 
@@ -59,7 +65,7 @@ def test_patience_is_for_what_may_pass() -> None:
             raise NodeRefused("shard 0", LEADER_NOT_AVAILABLE)
         return number
 
-    assert patiently(recovers) == 2
+    assert with_retries(recovers) == 2
 
     def refuses() -> FirnError:
         next(calls)
@@ -67,11 +73,11 @@ def test_patience_is_for_what_may_pass() -> None:
 
     before = next(calls)
     with pytest.raises(NodeRefused, match="TopicAuthorization"):
-        patiently(refuses)
+        with_retries(refuses)
     assert next(calls) == before + 2
 
     def stays_away() -> None:
         raise NodeUnreachable("host:1", "away")
 
     with pytest.raises(NodeUnreachable):
-        patiently(stays_away, timeout_s=0.01)
+        with_retries(stays_away, timeout_s=0.01)

@@ -11,7 +11,7 @@ from firnmq.meta import CacheBehind, Event, MetaCache, SqliteMetaStore
 from firnmq.meta.api import Changes, Watch
 
 _SOON_S = 30.0
-"""Longer than anything takes; nobody waits that long unless something is wrong."""
+"""Longer than any step takes: reached only if something is wrong."""
 
 
 @pytest.fixture

@@ -276,21 +276,6 @@ def test_two_who_roll_at_once(bench: Bench) -> None:
     assert len(bench.shards.chain(uid)) == 2
 
 
-def test_a_roll_can_be_undone(bench: Bench) -> None:
-    uid = bench.add()
-    bench.roll(uid)
-    active = bench.shards.chain(uid)[-1]
-    bench.roll(uid)
-    again = bench.shards.undo_roll(uid, active, [2])
-    assert (again.state, again.epoch) == (SegmentState.ACTIVE, 2)
-    assert bench.shards.chain(uid)[1:] == [again]
-    assert bench.shard().active == 1
-    with pytest.raises(StaleEpoch):
-        bench.shards.roll(uid, seal(active, 20), following(seal(active, 20)))
-    bench.roll(uid)
-    assert [meta.epoch for meta in bench.shards.chain(uid)] == [1, 3, 0]
-
-
 def test_a_node_of_an_earlier_life_changes_nothing(bench: Bench) -> None:
     uid = bench.add()
     spec = bench.shards.shards()[0]
@@ -302,7 +287,6 @@ def test_a_node_of_an_earlier_life_changes_nothing(bench: Bench) -> None:
         lambda: bench.roll(uid),
         lambda: bench.shards.move_start(uid, 5, []),
         lambda: bench.shards.begin_again(uid, active),
-        lambda: bench.shards.undo_roll(uid, active, []),
         lambda: bench.shards.reconfigure(spec),
         lambda: bench.shards.remove_shards([spec.name]),
     ):

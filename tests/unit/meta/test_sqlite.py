@@ -19,6 +19,7 @@ from firnmq.meta import (
 )
 from firnmq.meta import sqlite as module
 from firnmq.testing import FakeClock
+from tests.conformance.lost_answers import lost_answers
 
 _NOW = 0.0
 """A watch is asked for what is there, and does not wait."""
@@ -255,6 +256,34 @@ def test_what_a_session_put_goes_when_it_lapses(store: SqliteMetaStore, clock: F
     session.close()
 
 
+def test_setting_the_clock_back_makes_no_session_last_longer(
+    store: SqliteMetaStore, clock: FakeClock
+) -> None:
+    session = store.session(10)
+    store.txn(puts={"mine": b""}, session=session)
+    clock.set_back(3_600_000)
+    clock.advance(9_999)
+    store.expire_sessions()
+    assert keys(store) == ["mine"]
+    clock.advance(1)
+    store.expire_sessions()
+    assert keys(store) == []
+
+
+def test_a_session_from_before_the_machine_started_has_lapsed(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    clock.advance(3_600_000)
+    before = SqliteMetaStore(tmp_path / "meta.db", clock=clock, is_shared=True)
+    before.txn(puts={"mine": b""}, session=before.session(10))
+    before.close()
+    other = SqliteMetaStore(tmp_path / "meta.db", clock=FakeClock(), is_shared=True)
+    other.expire_sessions()
+    assert keys(other) == []
+    other.close()
+
+
 def test_a_lapsed_session_is_fenced_even_if_nobody_kept_time(
     store: SqliteMetaStore, clock: FakeClock
 ) -> None:
@@ -273,7 +302,7 @@ def test_a_closed_session_takes_its_keys_along(store: SqliteMetaStore) -> None:
     store.txn(puts={"b": b""})
     session.close()
     session.close()
-    assert keys(store) == ["b", "c"], "what was put again without it belongs to nobody"
+    assert keys(store) == ["b", "c"], "what was put again without it belongs to no session"
     with pytest.raises(SessionLapsed):
         session.keep_alive()
     other.keep_alive()
@@ -378,11 +407,53 @@ def test_after_a_failed_write_the_store_goes_on(store: SqliteMetaStore) -> None:
     store._db.execute("PRAGMA max_page_count = 20")
     with pytest.raises(DiskFull):
         fill(store)
-    # The connection is opened anew, without the limit; what was refused is not there.
+    # The connection is reopened, without the limit; what was refused is not there.
     stored = [key for key in keys(store) if key != "a"]
     assert store.txn(puts={"c": b"1"}) == len(stored) + 2
     taken = watch.take(_NOW)
     assert [key for _, key, _ in names(taken)] == [*(f"b{n}" for n in range(len(stored))), "c"]
+
+
+def test_a_commit_that_happened_is_answered_although_it_was_reported_as_failed(
+    store: SqliteMetaStore,
+) -> None:
+    store.txn(puts={"a": b"1"})
+    watch = store.watch("", 2)
+    with lost_answers(store, happens=True) as lost:
+        assert store.txn([Compare(key="a", revision=1)], {"a": b"2"}) == 2
+        assert store.txn(deletes=["a"]) == 3
+    assert lost.lost_count == 2
+    assert names(watch.take(_NOW)) == [(2, "a", b"2"), (3, "a", None)]
+    assert store.txn(puts={"b": b"1"}) == 4
+
+
+def test_a_commit_that_failed_has_changed_nothing(store: SqliteMetaStore) -> None:
+    with lost_answers(store, happens=False), pytest.raises(StorageFailed) as caught:
+        store.txn(puts={"a": b"1"})
+    assert not caught.value.is_outcome_unknown
+    assert (keys(store), store.txn(puts={"b": b"1"})) == ([], 1)
+
+
+@pytest.mark.parametrize("happens", [True, False])
+def test_the_outcome_is_unknown_while_the_store_cannot_be_read(
+    store: SqliteMetaStore, happens: bool
+) -> None:
+    with lost_answers(store, happens=happens, is_blind=True):
+        with pytest.raises(StorageFailed) as caught:
+            store.txn(puts={"a": b"1"})
+        with pytest.raises(StorageFailed):
+            store.get("a")
+    assert caught.value.is_outcome_unknown
+    assert keys(store) == (["a"] if happens else [])
+
+
+def test_a_shared_store_never_takes_a_revision_for_its_own(tmp_path: Path) -> None:
+    """Another process may have made the same change under the same revision."""
+    store = SqliteMetaStore(tmp_path / "meta.db", is_shared=True)
+    with lost_answers(store, happens=True), pytest.raises(StorageFailed) as caught:
+        store.txn(puts={"a": b"1"})
+    assert caught.value.is_outcome_unknown
+    store.close()
 
 
 def test_a_closed_store_says_so(store: SqliteMetaStore) -> None:

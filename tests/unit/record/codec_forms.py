@@ -1,34 +1,25 @@
-"""The codec in its two forms: compiled, and the same source interpreted."""
+"""The codec in its two forms: compiled, and the same modules interpreted."""
 
-import importlib.machinery
-import importlib.util
-import sys
-from functools import cache
+import importlib
 from pathlib import Path
 from types import ModuleType
 
-import firnmq.record
-from firnmq.record import codec as installed
+from firnmq.record.codec import interpreted as interpreted_form
 
-SOURCE = Path(firnmq.record.__file__).with_name("codec.py")
+FOLDER = Path(interpreted_form.__file__).parent
 
 
 def compiled() -> ModuleType | None:
     """The compiled codec, or None where it has not been compiled."""
-    return installed if installed.IS_COMPILED else None
+    try:
+        return importlib.import_module("firnmq.record.codec.compiled")
+    except ModuleNotFoundError:
+        return None
 
 
-@cache
 def interpreted() -> ModuleType:
-    """The codec's source as a module of its own, whether or not there is a compiled one."""
-    name = "firnmq_codec_interpreted"
-    loader = importlib.machinery.SourceFileLoader(name, str(SOURCE))
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader.exec_module(module)
-    return module
+    """The codec's modules as Python runs them, whether or not there is a compiled one."""
+    return interpreted_form
 
 
 def forms() -> list[ModuleType]:

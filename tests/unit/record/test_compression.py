@@ -1,4 +1,5 @@
 import gzip
+import os
 import struct
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from firnmq.errors import InvalidRecord, LimitExceeded
 from firnmq.record import Compression, compress, decompress
-from firnmq.record.compression import XERIAL_MAGIC
+from firnmq.record.compression import XERIAL_MAGIC, check_framing
 
 MIB = 1024 * 1024
 PACKED = [codec for codec in Compression if codec is not Compression.NONE]
@@ -52,6 +53,53 @@ def test_zstd_is_read_with_and_without_content_size() -> None:
 def test_gzip_of_several_members_is_read() -> None:
     packed = gzip.compress(TEXT) + gzip.compress(TEXT)
     assert bytes(decompress(Compression.GZIP, packed)) == TEXT + TEXT
+
+
+SKIPPED = b"\x50\x2a\x4d\x18" + struct.pack("<I", 4) + b"skip"
+LZ4_LINKED = bytes(cramjam.lz4.compress(TEXT))
+UNCOMMON = {
+    "gzip members": (Compression.GZIP, gzip.compress(TEXT) + gzip.compress(TEXT)),
+    "gzip, first member empty": (Compression.GZIP, gzip.compress(b"") + gzip.compress(TEXT)),
+    "gzip, last member empty": (Compression.GZIP, gzip.compress(TEXT) + gzip.compress(b"")),
+    "lz4 frames": (Compression.LZ4, bytes(compress(Compression.LZ4, TEXT)) * 2),
+    "lz4, linked blocks": (Compression.LZ4, LZ4_LINKED),
+    "lz4, bytes to be skipped first": (Compression.LZ4, SKIPPED + LZ4_LINKED),
+    "lz4, bytes to be skipped last": (
+        Compression.LZ4,
+        bytes(compress(Compression.LZ4, TEXT)) + SKIPPED,
+    ),
+    "xerial versions": (
+        Compression.SNAPPY,
+        XERIAL_MAGIC + struct.pack(">ii", 2, 1) + bytes(compress(Compression.SNAPPY, TEXT))[16:],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNCOMMON)
+def test_what_some_client_cannot_read_is_refused(what: str) -> None:
+    codec, packed = UNCOMMON[what]
+    plain = decompress(codec, packed)
+    with pytest.raises(InvalidRecord):
+        check_framing(codec, packed, len(plain))
+
+
+@pytest.mark.parametrize("payload", [b"x", b"abc" * 7, TEXT, bytes(300_000), os.urandom(300_000)])
+@pytest.mark.parametrize("codec", PACKED)
+def test_what_every_client_reads_is_not(codec: Compression, payload: bytes) -> None:
+    check_framing(codec, compress(codec, payload), len(payload))
+    check_framing(Compression.GZIP, gzip.compress(payload, 1), len(payload))
+    check_framing(Compression.SNAPPY, cramjam.snappy.compress_raw(payload), len(payload))
+    frame = cramjam.lz4.Compressor(content_checksum=True, block_linked=False)
+    frame.compress(payload)
+    check_framing(Compression.LZ4, bytes(frame.finish()), len(payload))
+
+
+def test_an_lz4_frame_has_a_limit_of_blocks() -> None:
+    block = struct.pack("<I", 0x80000001) + b"x" + bytes(4)  # With a checksum.
+    head, end = bytes(compress(Compression.LZ4, b"x"))[:7], bytes(4)
+    check_framing(Compression.LZ4, head + block * 1_000 + end, 1_000)
+    with pytest.raises(InvalidRecord, match="blocks"):
+        check_framing(Compression.LZ4, head + block * 70_000 + end, 70_000)
 
 
 @pytest.mark.parametrize("codec", PACKED)

@@ -56,7 +56,6 @@ def test_what_the_header_gives_away(codec: ModuleType, what: str) -> None:
 DEEP: dict[str, bytes] = {
     "record 1 has offset delta 0": made(record(0), record(0)),
     "record 1 has offset delta 2": made(record(0), record(2)),
-    "max timestamp 7": made(record(0), max_timestamp=7),
     "timestamp out of range": made(record(0, timestamp_delta=2**63 - 1)),
     "not UTF-8": made(record(0, headers=[(b"a", b"1"), (b"\xff", b"1")])),
     "left over after the last record": made(
@@ -105,5 +104,17 @@ def test_limit_of_the_decompressed_size(codec: ModuleType) -> None:
     assert codec.validate(batch)
 
 
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_wrong_max_timestamp_is_corrected_in_the_header(
+    codec: ModuleType, compression: Compression
+) -> None:
+    records = record(0), record(1, timestamp_delta=5), record(2, timestamp_delta=-5)
+    right = codec.judge(made(*records, max_timestamp=1_005, compression=compression))
+    assert (right.header.max_timestamp, right.is_corrected) == (1_005, False)
+    for wrong in (-1, 0, 1_004, 2**62):
+        judged = codec.judge(made(*records, max_timestamp=wrong, compression=compression))
+        assert (judged.header.max_timestamp, judged.is_corrected) == (1_005, True)
+
+
 def test_log_append_time_batches_need_no_matching_timestamp(codec: ModuleType) -> None:
-    assert codec.validate(made(record(0), attributes=8, max_timestamp=7))
+    assert codec.validate(made(record(0), attributes=8, max_timestamp=7)).max_timestamp == 7

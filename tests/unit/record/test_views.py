@@ -111,7 +111,7 @@ def test_few_values_are_copied_and_their_source_let_go(codec: ModuleType) -> Non
         offsets = columns.offsets.tolist()
         assert 0 < len(offsets) < 50
         assert columns.values.entries() == [bytes([offset]) * 1_000 for offset in offsets]
-        source.append(0)  # Nobody holds it open.
+        source.append(0)  # The buffer is not exported.
         del source[-1]
 
 

@@ -9,6 +9,7 @@ import pytest
 from firnmq.disk import Family, KeyValueStore
 from firnmq.errors import Corruption, OtherFormat
 from firnmq.server import LocalStore, Store
+from firnmq.testing import FakeClock
 
 
 def life(path: Path, node: int | None = None) -> tuple[int, int]:
@@ -28,6 +29,16 @@ def write(path: Path) -> None:
 def test_the_incarnation_increases_at_each_start(tmp_path: Path) -> None:
     assert [life(tmp_path) for _ in range(3)] == [(1, 1), (1, 2), (1, 3)]
     assert [life(tmp_path, 7), life(tmp_path), life(tmp_path, 1)] == [(7, 1), (7, 2), (1, 4)]
+
+
+def test_the_last_node_is_the_last_one_whatever_the_clock_says(tmp_path: Path) -> None:
+    clock = FakeClock()
+    LocalStore(tmp_path, background=False, node=7, clock=clock).close()
+    clock.set_back(3_600_000)
+    LocalStore(tmp_path, background=False, node=1, clock=clock).close()
+    store = LocalStore(tmp_path, background=False, clock=clock)
+    store.close()
+    assert store.node.node == 1
 
 
 def test_lost_metadata_is_not_taken_for_an_empty_directory(tmp_path: Path) -> None:

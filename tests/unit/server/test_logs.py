@@ -56,3 +56,14 @@ def test_what_libraries_log_is_an_event_too() -> None:
     assert (document["event"], document["text"]) == ("message", "it is late")
     assert "ValueError" in document["traceback"]
     assert "\n" not in EventFormatter(as_json=False).format(record)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_no_text_of_a_client_breaks_a_line_or_moves_the_cursor(as_json: bool) -> None:
+    user = "a\x1b[2J\n\x85\u2028\x9b2J\x7f\u202e\U000e0001z"
+    log = logging.LogRecord("firnmq.security", logging.WARNING, "", 0, "", (), None)
+    log.event, log.fields = "authentication_failed", {"user": user}
+    line = EventFormatter(as_json=as_json).format(log)
+    assert line.isprintable()
+    shown = line if as_json else "{" + line[line.index("user=") :].replace("user=", '"user":') + "}"
+    assert json.loads(shown)["user"] == user

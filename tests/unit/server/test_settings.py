@@ -80,6 +80,8 @@ def test_every_section(tmp_path: Path) -> None:
         ("[topic_defaults]\nsegment.bytes = 'x'\n", "segment.bytes"),
         ("[admin]\nport = -1\n", "admin.port"),
         ("[admin]\ntoken_file = ''\n", "admin.token_file"),
+        ("[admin]\nheader_timeout_s = nan\n", "admin.header_timeout_s"),
+        ("[kafka]\nidle_timeout_s = inf\n", "kafka.idle_timeout_s"),
         ("[security]\nsasl_mechanisms = ['GSSAPI']\n", "GSSAPI"),
         ("[security]\nsasl_mechanisms = 'PLAIN'\n", "sasl_mechanisms"),
         ("[security]\ntls_client_ca = 'ca.pem'\n", "tls_client_ca"),
@@ -139,3 +141,10 @@ def test_strangers_are_let_in_only_on_purpose(tmp_path: Path, text: str, exposed
         ),
     )
     assert len(allowed.exposures()) == exposed
+
+
+def test_the_http_listener_of_a_node_with_sasl_has_a_token(tmp_path: Path) -> None:
+    text = "[admin]\nhost = '0.0.0.0'\n[security]\nallow_insecure = true\n"
+    assert "do everything" in loaded(tmp_path, text).exposures()[0]
+    (exposure,) = loaded(tmp_path, text + "sasl_mechanisms = ['PLAIN']\n").exposures()
+    assert "read the token" in exposure

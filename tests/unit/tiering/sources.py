@@ -10,8 +10,8 @@ from firnmq.engines.transactions import AbortedTransaction
 from firnmq.errors import Corruption
 from firnmq.index.api import TIMESTAMP_MIN
 from firnmq.index.layout import term
-from firnmq.tiering.indexlayout import tag_order
-from firnmq.tiering.indexobject import write_index
+from firnmq.tiering.format.index_layout import tag_order
+from firnmq.tiering.format.index_object import write_index
 
 KEY = "00000000/c/t-1/1_0/00000000000000000100-00000000000000001100-e1-0123456789abcdef"
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from firnmq.errors import Closed, Corruption, ObjectNotFound
-from firnmq.tiering import cachefiles
-from firnmq.tiering.cache import ChunkCache
-from firnmq.tiering.cachefiles import _BLOCK_BYTES, _SLICE_BYTES, CacheFiles
-from firnmq.tiering.courtesy import Courtesy
-from firnmq.tiering.extents import Extent, ExtentTable, ObjectPart
-from tests.unit.tiering.pacing import Paced
+from firnmq.tiering.cold import cache_files
+from firnmq.tiering.cold.cache import ChunkCache
+from firnmq.tiering.cold.cache_files import _BLOCK_BYTES, _SLICE_BYTES, CacheFiles
+from firnmq.tiering.cold.extents import Extent, ExtentTable, ObjectPart
+from firnmq.tiering.cold.throttle import ColdThrottle
 from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
+from tests.unit.tiering.throttles import Paced
 
 PIECE, CHUNK = 1_000, 8_000
 CONTENT = random.Random(1).randbytes(50_500)
@@ -142,7 +142,7 @@ def test_a_failed_fetch_wakes_all_and_the_next_read_tries_again(
     with ThreadPoolExecutor(6) as pool:
         found = [pool.submit(cache.read, PART, 0, 500) for _ in range(6)]
         assert store.arrived.acquire(timeout=30)
-        # The others join the flight, or come after it and succeed: nobody hangs.
+        # The others join the flight, or come after it and succeed: no reader hangs.
         store.is_open.set()
         errors = [each.exception(30) for each in found]
     assert any(isinstance(error, StoreDown) for error in errors)
@@ -259,7 +259,7 @@ def wait_until_parked(prefix: str) -> None:
     raise AssertionError(f"threads do not come to rest: {seen}")
 
 
-def test_a_failed_fetch_ahead_hurts_nobody(make: Make, store: ScriptedStore) -> None:
+def test_a_failed_fetch_ahead_fails_no_read(make: Make, store: ScriptedStore) -> None:
     cache = make(threads=1)
     store.failures.extend((StoreDown("down"), ValueError("a defect")))
     cache.prefetch(PART, 0, 3 * CHUNK)
@@ -327,13 +327,13 @@ def test_a_file_that_goes_under_a_running_cache_is_fetched_again(
 
 def files_in(directory: Path, max_bytes: int = 10**6) -> CacheFiles:
     return CacheFiles(
-        directory, max_bytes=max_bytes, piece_bytes=PIECE, origin="test", courtesy=Courtesy()
+        directory, max_bytes=max_bytes, piece_bytes=PIECE, origin="test", throttle=ColdThrottle()
     )
 
 
 @pytest.mark.parametrize("size", [PIECE, CHUNK, 5_500])
 def test_a_full_cache_writes_over_the_files_it_has(tmp_path: Path, size: int) -> None:
-    """None is removed and made anew, which costs all who sync on a device that discards blocks."""
+    """No file is removed and recreated, which would delay every fsync if the device discards."""
     files = files_in(tmp_path, max_bytes=2 * CHUNK)
     for name in ("a", "b"):
         assert files.write(name, 0, CONTENT[:CHUNK])
@@ -387,7 +387,7 @@ def test_a_reader_is_not_given_what_was_written_over_its_file(tmp_path: Path) ->
     files = files_in(tmp_path, max_bytes=size)
     assert files.write("a", 0, content[:size])
     (inode,) = (path.stat().st_ino for path in tmp_path.rglob("*") if path.is_file())
-    files._courtesy = Courtesy(is_appending)
+    files._throttle = ColdThrottle(is_appending)
     assert files.read("a", 0, size) is None
     assert looks > 2
     assert files.corrupt_count == 0, "it was evicted, not damaged"
@@ -399,12 +399,14 @@ def test_a_reader_is_not_given_what_was_written_over_its_file(tmp_path: Path) ->
 def test_what_is_written_lets_appends_go_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it begins, before each slice, and before what is too long is cut off."""
+    """Before it begins, before each slice, and before the truncation."""
     waits: list[float] = []
-    courtesy = Courtesy()
-    monkeypatch.setattr(courtesy, "give_way", lambda patience_s: waits.append(patience_s) or 0.0)
+    throttle = ColdThrottle()
+    monkeypatch.setattr(
+        throttle, "wait_for_appends", lambda wait_s_max: waits.append(wait_s_max) or 0.0
+    )
     files = files_in(tmp_path)
-    files._courtesy = courtesy
+    files._throttle = throttle
     content = (CONTENT * 4)[: 2 * _SLICE_BYTES + 1]
     assert files.write("a", 0, content)
     assert len(waits) == 1 + 3 + 1
@@ -417,7 +419,7 @@ def test_blocks_are_freed_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
     cuts: list[int] = []
     cut = os.ftruncate
     monkeypatch.setattr(
-        cachefiles.os, "ftruncate", lambda file, size: cuts.append(size) or cut(file, size)
+        cache_files.os, "ftruncate", lambda file, size: cuts.append(size) or cut(file, size)
     )
     size = 4 * _SLICE_BYTES
     content = (CONTENT * 8)[:size]
@@ -449,11 +451,11 @@ def test_a_read_waits_for_appends_once_and_not_for_every_slice(
     content = (CONTENT * 20)[: 10 * _SLICE_BYTES]
     assert files.write("a", 0, content)
     waits: list[float] = []
-    courtesy = Courtesy()
+    throttle = ColdThrottle()
     monkeypatch.setattr(
-        courtesy, "give_way", lambda patience_s: waits.append(patience_s) or patience_s
+        throttle, "wait_for_appends", lambda wait_s_max: waits.append(wait_s_max) or wait_s_max
     )
-    files._courtesy = courtesy
+    files._throttle = throttle
     assert files.read("a", 0, len(content)) == content
     assert [wait for wait in waits if wait > 0] == waits[:1]
 
@@ -461,7 +463,7 @@ def test_a_read_waits_for_appends_once_and_not_for_every_slice(
 def test_what_is_forgotten_while_it_is_written_is_given_up(
     make: Make, store: ScriptedStore, tmp_path: Path
 ) -> None:
-    """Whoever forgets it may be holding what appends wait for."""
+    """The caller of `forget` may hold a lock that appends wait for."""
     began, may_go_on = threading.Event(), threading.Event()
 
     def is_appending() -> bool:
@@ -469,7 +471,7 @@ def test_what_is_forgotten_while_it_is_written_is_given_up(
         may_go_on.wait(20)
         return False
 
-    cache = make(courtesy=Courtesy(is_appending))
+    cache = make(throttle=ColdThrottle(is_appending))
     assert cache.read(PART, 0, 100) == CONTENT[:100]
     assert began.wait(20)
     forgetting = threading.Thread(target=cache.forget, args=(PART,))
@@ -604,7 +606,7 @@ def test_a_fetch_under_way_when_its_part_is_forgotten_is_not_kept(
 
 def test_every_fetch_goes_through_the_limiter(make: Make, store: ScriptedStore) -> None:
     limiter = Counted()
-    cache = make(limiter=limiter)
+    cache = make(throttle=ColdThrottle(fetch_limiter=limiter))
     cache.prefetch(PART, 10_000, 20_000)
     cache.read(PART, 0, 30_000)
     assert limiter.total == cache.statistics().fetched_bytes
@@ -642,7 +644,7 @@ def test_close_stops_threads_and_refuses_reads(make: Make, store: ScriptedStore)
 
 def test_close_does_not_wait_for_the_limiter(make: Make, store: ScriptedStore) -> None:
     limiter = Counted(wait_s=3_600)
-    cache = make(limiter=limiter)
+    cache = make(throttle=ColdThrottle(fetch_limiter=limiter))
     cache.prefetch(PART, 0, CHUNK)
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(cache.read, PART, CHUNK, 10)
@@ -653,60 +655,60 @@ def test_close_does_not_wait_for_the_limiter(make: Make, store: ScriptedStore) -
     assert store.gets == []
 
 
-def test_beside_appends_a_scan_of_store_and_disk_keeps_a_pace(
+def test_beside_appends_a_scan_of_store_and_disk_is_throttled(
     make: Make, store: ScriptedStore
 ) -> None:
     earlier = make()
     earlier.read(PART, 0, 2 * CHUNK)
     earlier.close()
-    courtesy = Paced(0.001)
-    cache = make(courtesy=courtesy)
-    cache.read(PART, 0, 3 * CHUNK, is_paced=True)
-    assert courtesy.sizes == [CHUNK] * 3, "two from the disk, one from the store"
+    throttle = Paced(0.001)
+    cache = make(throttle=throttle)
+    cache.read(PART, 0, 3 * CHUNK, is_scan=True)
+    assert throttle.sizes == [CHUNK] * 3, "two from the disk, one from the store"
     assert len(store.gets) == 3
-    cache.read(PART, 2 * CHUNK, CHUNK, is_paced=True)
-    assert len(courtesy.sizes) == 3, "what is in memory costs nothing"
+    cache.read(PART, 2 * CHUNK, CHUNK, is_scan=True)
+    assert len(throttle.sizes) == 3, "what is in memory costs nothing"
     assert cache.statistics().paced_count == 3
-    assert courtesy.noted_sizes == []
+    assert throttle.noted_sizes == []
 
 
 def test_who_looks_something_up_does_not_wait_for_scans(make: Make) -> None:
-    """1. A scan is held back. 2. Somebody reads elsewhere. 3. Somebody needs bytes of the scan."""
-    courtesy = Paced(3_600)
-    cache = make(courtesy=courtesy)
-    cache.prefetch(PART, CHUNK, 3 * CHUNK, is_paced=True)
+    """1. A scan is held back. 2. A reader reads elsewhere. 3. A reader needs bytes of the scan."""
+    throttle = Paced(3_600)
+    cache = make(throttle=throttle)
+    cache.prefetch(PART, CHUNK, 3 * CHUNK, is_scan=True)
     for _ in range(2):
-        assert courtesy.asked.acquire(timeout=30)
+        assert throttle.asked.acquire(timeout=30)
     assert cache.read(PART, 100, 1_500) == CONTENT[100:1_600]
-    assert courtesy.noted_sizes == [2 * PIECE]
+    assert throttle.noted_sizes == [2 * PIECE]
     assert cache.read(PART, CHUNK + 7, 10) == CONTENT[CHUNK + 7 : CHUNK + 17]
     assert cache.read_nowait(PART, 2 * CHUNK, 1) is None, "the rest of the scan waits"
 
 
 def test_a_scan_goes_on_when_appends_have_ended(make: Make) -> None:
-    courtesy = Paced(3_600)
-    cache = make(courtesy=courtesy)
+    throttle = Paced(3_600)
+    cache = make(throttle=throttle)
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(cache.read, PART, 0, CHUNK, is_paced=True)
-        assert courtesy.asked.acquire(timeout=30)
+        found = pool.submit(cache.read, PART, 0, CHUNK, is_scan=True)
+        assert throttle.asked.acquire(timeout=30)
         assert not found.done()
-        courtesy.has_appends = False
+        throttle.has_appends = False
         assert found.result(30) == CONTENT[:CHUNK]
 
 
-def test_close_and_forget_do_not_wait_for_the_pace(make: Make, store: ScriptedStore) -> None:
-    courtesy = Paced(3_600)
-    cache = make(courtesy=courtesy)
+def test_close_and_forget_do_not_wait_for_the_throttle(make: Make, store: ScriptedStore) -> None:
+    throttle = Paced(3_600)
+    cache = make(throttle=throttle)
     with ThreadPoolExecutor(2) as pool:
-        forgotten = pool.submit(cache.read, PART, 0, CHUNK, is_paced=True)
-        assert courtesy.asked.acquire(timeout=30)
+        forgotten = pool.submit(cache.read, PART, 0, CHUNK, is_scan=True)
+        assert throttle.asked.acquire(timeout=30)
         cache.forget(PART)
         assert forgotten.result(30) == CONTENT[:CHUNK]
         count = len(store.gets)
-        cache.prefetch(PART, 0, CHUNK, is_paced=True)
-        closed = pool.submit(cache.read, PART, CHUNK, CHUNK, is_paced=True)
+        cache.prefetch(PART, 0, CHUNK, is_scan=True)
+        closed = pool.submit(cache.read, PART, CHUNK, CHUNK, is_scan=True)
         for _ in range(2):
-            assert courtesy.asked.acquire(timeout=30)
+            assert throttle.asked.acquire(timeout=30)
         cache.close()
         assert isinstance(closed.exception(30), Closed)
     assert len(store.gets) == count

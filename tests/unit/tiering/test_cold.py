@@ -17,12 +17,13 @@ from firnmq.engines.state import ShardSpec
 from firnmq.engines.tier import TierCopy
 from firnmq.errors import Closed, Corruption
 from firnmq.index import Point
-from firnmq.tiering.cold import READ_AHEAD, ColdStorage
-from firnmq.tiering.indexobject import write_index
+from firnmq.tiering.cold.medium import READ_AHEAD, ColdStorage
+from firnmq.tiering.cold.throttle import ColdThrottle
+from firnmq.tiering.format.index_object import write_index
 from tests.unit.record.batches import Made, record
-from tests.unit.tiering.pacing import Paced
 from tests.unit.tiering.scripted_store import Counted, ScriptedStore, StoreDown
 from tests.unit.tiering.sources import random_dump, sealed_meta
+from tests.unit.tiering.throttles import Paced
 
 KIB = 1024
 SPEC = ShardSpec(name="1_0", uid=1, config=TopicConfig())
@@ -108,9 +109,9 @@ def test_a_scan_finds_every_batch_and_fetches_no_byte_twice(
 
 def test_scans_are_held_back_and_one_record_is_not(make: Make, store: ScriptedStore) -> None:
     meta = put_segment(store, "a", 0, [60_000] * 200)
-    courtesy = Paced(0.0)
+    throttle = Paced(0.0)
     chunk_bytes = 512 * KIB
-    storage = make(courtesy=courtesy, chunk_bytes=chunk_bytes, read_ahead=1)
+    storage = make(throttle=throttle, chunk_bytes=chunk_bytes, read_ahead=1)
     part = storage.open_bytes(SPEC, meta)
     position = 0
 
@@ -119,15 +120,15 @@ def test_scans_are_held_back_and_one_record_is_not(make: Make, store: ScriptedSt
         while position < end:
             position += len(part.read(position, 100 * KIB)[0])
 
-    # 1. A record is some reads away from where somebody looks for it.
+    # 1. A lookup takes several reads from the index point to its record.
     read_until(chunk_bytes)
-    assert sum(courtesy.noted_sizes) >= 256 * KIB
-    # 2. Somebody reads on and on.
-    courtesy.noted_sizes.clear()
-    courtesy.sizes.clear()
+    assert sum(throttle.noted_sizes) >= 256 * KIB
+    # 2. A reader scans the segment.
+    throttle.noted_sizes.clear()
+    throttle.sizes.clear()
     read_until(meta.length)
-    assert courtesy.noted_sizes == []
-    assert sum(courtesy.sizes) > meta.length // 2
+    assert throttle.noted_sizes == []
+    assert sum(throttle.sizes) > meta.length // 2
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -226,7 +227,7 @@ def test_a_limited_rate_limits_what_is_fetched_ahead(make: Make, store: Scripted
     meta = put_segment(store, "a", 0, [10_000] * 3_000)
     limiter = Counted()
     limiter.bytes_per_s = 10_000_000
-    storage = make(rate=limiter)
+    storage = make(throttle=ColdThrottle(fetch_limiter=limiter))
     content = storage.open_bytes(SPEC, meta)
     position = 0
     while position < 9 * CHUNK_BYTES:
@@ -368,7 +369,7 @@ def test_index_and_segment_are_asked_for_at_once(
         if key.endswith(".seg"):
             is_asked.set()
         else:
-            assert is_asked.wait(30), "nobody has asked for the segment yet"
+            assert is_asked.wait(30), "the segment was not requested yet"
         return get_range(key, start, size)
 
     monkeypatch.setattr(store, "get_range", in_turn)
@@ -376,7 +377,7 @@ def test_index_and_segment_are_asked_for_at_once(
 
 
 def index_gets(store: ScriptedStore) -> list[str]:
-    """Segments are fetched ahead meanwhile, or not yet."""
+    """The following segments are prefetched, or not yet."""
     return [key for key, _, _ in store.gets if key.endswith(".idx")]
 
 

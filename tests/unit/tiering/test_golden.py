@@ -7,9 +7,9 @@ import pytest
 
 from firnmq.engines.tier import IndexDump
 from firnmq.engines.transactions import AbortedTransaction
-from firnmq.tiering import keys
-from firnmq.tiering.indexobject import read_index, write_index
-from firnmq.tiering.manifest import Manifest
+from firnmq.tiering.format import object_names
+from firnmq.tiering.format.index_object import read_index, write_index
+from firnmq.tiering.format.manifest import Manifest
 from tests.unit.tiering.sources import sealed_meta
 from tests.unit.tiering.test_manifest import GROUPS, SEGMENT, SHARD, TOPIC
 
@@ -40,5 +40,5 @@ def test_manifests_are_written_and_read_as_ever(manifest: Manifest) -> None:
 
 
 def test_names_are_as_ever() -> None:
-    key = keys.object_key("prod", "orders", "ab12", "ab12_0", META, "00ff00ff00ff00ff")
+    key = object_names.object_key("prod", "orders", "ab12", "ab12_0", META, "00ff00ff00ff00ff")
     assert key == GOLDEN["key"]

@@ -12,9 +12,9 @@ from firnmq.engines.tier import IndexDump
 from firnmq.errors import Corruption
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import term
-from firnmq.tiering import indexobject
-from firnmq.tiering.coldindex import ColdIndex, IndexHeads
-from firnmq.tiering.indexlayout import (
+from firnmq.tiering.cold.index import ColdIndex, IndexHeads
+from firnmq.tiering.format import index_object
+from firnmq.tiering.format.index_layout import (
     HEAD_BYTES_WANTED,
     HEADER_BYTES,
     Cursor,
@@ -24,7 +24,7 @@ from firnmq.tiering.indexlayout import (
     pack_column,
     pack_filter,
 )
-from firnmq.tiering.indexobject import read_index, write_index
+from firnmq.tiering.format.index_object import read_index, write_index
 from tests.unit.tiering.sources import IndexBytes, random_dump, sealed_meta
 
 META = sealed_meta()
@@ -156,7 +156,7 @@ def test_tags_of_one_batch_after_the_other_span_blocks() -> None:
     assert list(stored.tagged(b"bb", 0)) == []
 
 
-def test_entries_out_of_order_are_a_defect_of_whoever_brings_them() -> None:
+def test_entries_out_of_order_are_a_defect_of_the_caller() -> None:
     keys = [(b"b", 100, 0), (b"a", 101, 0)]
     tags = [(b"bb", 100, 0, (1,)), (b"a", 101, 0, (1,))]
     for dump in (EMPTY._replace(keys=keys), EMPTY._replace(tags=tags)):
@@ -169,7 +169,7 @@ def test_entries_out_of_order_are_a_defect_of_whoever_brings_them() -> None:
 def test_many_keys_make_larger_blocks_not_ever_more_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(indexobject, "BLOCKS_PER_SIZE", 64)
+    monkeypatch.setattr(index_object, "BLOCKS_PER_SIZE", 64)
     meta = sealed_meta(end_offset=10**6, length=10**9)
     keys = [(b"%0128d" % number, 100 + number, number) for number in range(12_000)]
     source = IndexBytes.of(EMPTY._replace(keys=keys), meta)
@@ -228,7 +228,7 @@ def test_no_mutation_gives_a_wrong_answer(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_bytes_that_were_made_to_be_bad_raise_corruption_alone(seed: int) -> None:
-    """Mutations with all CRCs made anew: whatever is answered, nothing else is raised."""
+    """Mutations with recomputed CRCs: any answer is allowed, no other error is."""
     chance = random.Random(seed)
     dump = random_dump(META, seed % 4, keys=60, tag_entries=60)
     data, _ = write_index(dump, META)

@@ -20,7 +20,7 @@ from firnmq.meta.records import (
     shard_key,
     topic_key,
 )
-from firnmq.tiering.ledger import SegmentId, TierLedger
+from firnmq.tiering.move.ledger import SegmentId, TierLedger
 
 _SOON_S = 30.0
 COPY = TierCopy(upload_id="0" * 16, key="k", started_ms=1)

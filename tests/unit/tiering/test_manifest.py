@@ -8,7 +8,7 @@ import pytest
 
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
-from firnmq.tiering.manifest import (
+from firnmq.tiering.format.manifest import (
     GroupsManifest,
     Manifest,
     SegmentManifest,

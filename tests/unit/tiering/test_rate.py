@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from firnmq.errors import InvalidArgument
-from firnmq.tiering.rate import BURST_S, RateLimiter
+from firnmq.tiering.rate_limit import BURST_S, RateLimiter
 
 
 class Time:
@@ -33,7 +33,7 @@ def limiter(time: Time, bytes_per_s: int | None) -> RateLimiter:
     return RateLimiter(bytes_per_s, monotonic=time.monotonic, wait=time.sleep)
 
 
-def test_without_a_rate_nobody_waits(time: Time) -> None:
+def test_without_a_rate_no_request_waits(time: Time) -> None:
     unlimited = limiter(time, None)
     for _ in range(1_000):
         unlimited.take(1 << 40)

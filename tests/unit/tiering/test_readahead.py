@@ -4,10 +4,10 @@ from typing import cast
 
 import pytest
 
-from firnmq.tiering.cache import ChunkCache
-from firnmq.tiering.courtesy import Courtesy
-from firnmq.tiering.extents import ObjectPart
-from firnmq.tiering.readahead import ReadAhead
+from firnmq.tiering.cold.cache import ChunkCache
+from firnmq.tiering.cold.extents import ObjectPart
+from firnmq.tiering.cold.read_ahead import ReadAhead
+from firnmq.tiering.cold.throttle import ColdThrottle
 
 PIECE, CHUNK = 10, 100
 FIRST = ObjectPart("first", 0, 20 * CHUNK)
@@ -24,8 +24,8 @@ class NotedCache:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int]] = []
 
-    def prefetch(self, part: ObjectPart, start: int, end: int, *, is_paced: bool) -> None:
-        assert is_paced, "nobody needs it yet"
+    def prefetch(self, part: ObjectPart, start: int, end: int, *, is_scan: bool) -> None:
+        assert is_scan, "no reader needs it yet"
         self.asked.append((part.key, start, end))
 
 
@@ -76,13 +76,13 @@ def test_what_follows_is_fetched_however_late_it_is_known(
 
 
 @pytest.mark.parametrize(("bytes_per_s", "chunks"), [(1, 1), (4 * CHUNK, 2), (1_000 * CHUNK, 4)])
-def test_beside_appends_no_more_is_fetched_ahead_than_the_pace_allows(
+def test_beside_appends_no_more_is_fetched_ahead_than_the_throttle_allows(
     cache: NotedCache, bytes_per_s: int, chunks: int
 ) -> None:
-    """Else others would wait for what nobody reads yet."""
+    """Otherwise other reads would wait for bytes that no reader needs yet."""
     appends = 0
-    courtesy = Courtesy(append_count=lambda: appends, bytes_per_s=bytes_per_s)
-    ahead = ReadAhead(cast(ChunkCache, cache), depth=4, courtesy=courtesy)
+    throttle = ColdThrottle(append_count=lambda: appends, bytes_per_s=bytes_per_s)
+    ahead = ReadAhead(cast(ChunkCache, cache), depth=4, throttle=throttle)
     read(ahead, FIRST, 0, 3 * CHUNK)
     assert cache.asked[-1][2] == 7 * CHUNK
     appends = 1

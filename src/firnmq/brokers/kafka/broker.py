@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
-from firnmq.brokers.kafka.address import Address
-from firnmq.brokers.kafka.budget import STEP_BYTES_MAX, ByteBudget
-from firnmq.brokers.kafka.buffers import FrameBuffers
 from firnmq.brokers.kafka.config import KafkaConfig
-from firnmq.brokers.kafka.connection import KafkaConnection
+from firnmq.brokers.kafka.connections.codec_thread import CodecThread
+from firnmq.brokers.kafka.connections.connection import KafkaConnection
+from firnmq.brokers.kafka.connections.long_requests import LongRequests
+from firnmq.brokers.kafka.connections.sasl import SaslSession
+from firnmq.brokers.kafka.connections.sasl_gate import SaslGate
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
-from firnmq.brokers.kafka.handlers.fetch import FetchHandler
+from firnmq.brokers.kafka.handlers.fetch import FetchHandler, request_bytes
 from firnmq.brokers.kafka.handlers.fetch_quick import QuickFetch
 from firnmq.brokers.kafka.handlers.groups import GroupHandler
 from firnmq.brokers.kafka.handlers.lookup import LookupHandler
 from firnmq.brokers.kafka.handlers.metadata import MetadataHandler
 from firnmq.brokers.kafka.handlers.offsets import OffsetHandler
 from firnmq.brokers.kafka.handlers.produce import ProduceHandler
-from firnmq.brokers.kafka.handlers.produce_quick import QuickProduce
+from firnmq.brokers.kafka.handlers.produce_fast import FastProduce
 from firnmq.brokers.kafka.handlers.producers import ProducerHandler
 from firnmq.brokers.kafka.handlers.topics import TopicHandler
 from firnmq.brokers.kafka.handlers.transactions import TransactionHandler
@@ -34,10 +35,9 @@ from firnmq.brokers.kafka.protocol import (
     Message,
     Part,
     RequestHeader,
+    RequestTooLong,
     UnsupportedVersion,
     api_versions_response,
-    decode_request,
-    encode_response,
     refuse_api_versions,
 )
 from firnmq.brokers.kafka.protocol.messages import (
@@ -49,12 +49,19 @@ from firnmq.brokers.kafka.protocol.messages import (
     security,
     transactions,
 )
-from firnmq.brokers.kafka.security import Authenticator, SaslSession
-from firnmq.brokers.kafka.security.gate import SaslGate
-from firnmq.brokers.kafka.statistics import BrokerStatistics, error_of
+from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import TransactionCoordinator
+from firnmq.brokers.net.address import Address, client_network
+from firnmq.brokers.net.byte_budget import MODERATE_BYTES, ByteBudget, ByteShare
+from firnmq.brokers.net.frame_buffers import FrameBuffers
+from firnmq.brokers.net.limit_log import LimitLog
+from firnmq.brokers.net.listener import ConnectionCounter, Listener
+from firnmq.brokers.net.loop_turns import Turns
+from firnmq.brokers.net.memory_pressure import MemoryPressure
+from firnmq.brokers.security import Authenticator
 from firnmq.clock import Clock
+from firnmq.errors import CannotListen
 from firnmq.eventlog import EventLogger
 
 _log = EventLogger("kafka")
@@ -64,7 +71,8 @@ _SWEEP_S_MAX = 5.0
 _STOP_TIMEOUT_S = 5.0
 
 _WAITING = (produce_fetch.FetchRequest, groups.JoinGroupRequest, groups.SyncGroupRequest)
-"""Requests that may wait long for something that only this client wants to know."""
+"""Requests that may wait long for something that only this client wants to know. One that only
+validates is such a request too: it changes nothing."""
 
 Handler = Callable[[Any, RequestHeader, KafkaConnection], Coroutine[Any, Any, Message]]
 
@@ -91,65 +99,80 @@ class KafkaBroker:
         self._connections: set[KafkaConnection] = set()
         self._left_behind: set[asyncio.Task[None]] = set()
         """Those that carry out requests of clients that are gone."""
-        self._per_address: dict[str, int] = {}
-        self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._tls = tls
         self._authenticator = authenticator
         self.statistics = BrokerStatistics()
+        self.limits = LimitLog("kafka", self.statistics.limit_hit, monotonic)
         self.budget = ByteBudget(config.total_bytes_in_flight_max)
-        self._buffers = FrameBuffers(STEP_BYTES_MAX)
-        self._gate = SaslGate(config, self.statistics)
+        self._shares: dict[tuple[str, str], ByteShare] = {}
+        """By address and user."""
+        self._owners: dict[KafkaConnection, tuple[str, str]] = {}
+        self._buffers = FrameBuffers(MODERATE_BYTES)
+        self.pressure = MemoryPressure(self.budget, self._shares.values, lambda: self._connections)
+        self._listener = Listener(
+            config,
+            ConnectionCounter(config, self.limits),
+            self._new_connection,
+            tls,
+        )
+        self._frames = CodecThread()
+        self._long_requests = LongRequests(self.limits, config.frame_bytes_max)
+        self.turns = turns = Turns()
+        self._gate = SaslGate(config, self.statistics, self._frames, self._enter_share)
         self.address = Address(config.advertised_host or config.host, config.port)
-        self._produce = ProduceHandler(storage, transaction_coordinator)
-        self._quick_produce = QuickProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
+        self._transactions = transaction_coordinator
+        self._produce = ProduceHandler(storage, transaction_coordinator, turns)
+        self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
         # A client that has not authenticated never has a route, so it begins nothing this way.
-        self.begin_now = self._quick_produce.begin
-        self.hand_over = self._quick_produce.hand_over
-        fetch = FetchHandler(storage)
+        self.begin_now = self._fast_produce.begin
+        self.submit = self._fast_produce.submit
+        self.wake = self._fast_produce.wake
+        self._fetch = fetch = FetchHandler(storage, turns)
         self._quick_fetch = QuickFetch(storage, fetch, self.statistics.apis[ApiKey.FETCH])
         self.begin_wait = self._quick_fetch.begin
         self._handlers = _routes(
             fetch=fetch,
-            lookup=LookupHandler(storage),
-            metadata_handler=MetadataHandler(storage, config, self.address),
-            group=GroupHandler(coordinator, group_offsets),
+            lookup=LookupHandler(storage, turns),
+            metadata_handler=MetadataHandler(storage, config, self.address, turns),
+            group=GroupHandler(coordinator, group_offsets, turns),
             offset=OffsetHandler(
-                storage, group_offsets, coordinator, clock, transaction_coordinator
+                storage, group_offsets, coordinator, clock, transaction_coordinator, turns
             ),
-            topic=TopicHandler(storage, config),
-            configs=ConfigHandler(storage, config, shown),
+            topic=TopicHandler(storage, config, turns),
+            configs=ConfigHandler(storage, config, turns, shown),
             producer=ProducerHandler(producer_ids, transaction_coordinator),
-            transaction=TransactionHandler(storage, transaction_coordinator, coordinator, clock),
+            transaction=TransactionHandler(
+                storage, transaction_coordinator, coordinator, group_offsets, clock, turns
+            ),
         )
 
     async def start(self) -> None:
         """Opens the listener; with port 0 the address then has the port that was found."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: KafkaConnection(
-                self,
-                self._config,
-                budget=self.budget,
-                buffers=self._buffers,
-                statistics=self.statistics,
-            ),
-            self._config.host,
-            self._config.port,
-            backlog=1024,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else self._config.handshake_timeout_s,
-        )
+        config = self._config
+        try:
+            port = await self._listener.start()
+        except OSError as error:
+            raise CannotListen("kafka", config.host, config.port, error) from error
         self._sweep()
-        port = self._server.sockets[0].getsockname()[1]
-        self.address.port = self._config.advertised_port or port
+        self.address.port = config.advertised_port or port
+
+    def _new_connection(self) -> KafkaConnection:
+        return KafkaConnection(
+            self,
+            self._config,
+            budget=self.budget,
+            buffers=self._buffers,
+            pressure=self.pressure,
+            limits=self.limits,
+            statistics=self.statistics,
+        )
 
     async def stop(self) -> None:
         """Takes no new connection, lets begun requests finish, then closes the rest."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        self.pressure.close()
+        await self._listener.close()
         for connection in self._connections:
             connection.stop()
         serving = {each.task for each in self._connections if each.task is not None}
@@ -161,61 +184,94 @@ class KafkaBroker:
             if late:
                 await asyncio.wait(late)
         for connection in list(self._connections):
-            connection.close("the node is stopping")
-        if self._server is not None:
-            await self._server.wait_closed()
+            connection.close()
+        self._frames.close()
 
-    def connected(self, client: KafkaConnection) -> bool:
-        from_there = self._per_address.get(client.peer, 0)
-        for limit, count, allowed in (
-            ("connections", len(self._connections), self._config.connections_max),
-            ("connections_per_address", from_there, self._config.connections_per_address_max),
-        ):
-            if count >= allowed:
-                _log.warning("connection_refused", peer=client.peer, limit=limit, allowed=allowed)
-                self.statistics.limit_hit(limit)
-                return False
+    def connected(self, client: KafkaConnection) -> None:
         self._connections.add(client)
-        self._per_address[client.peer] = from_there + 1
+        self._enter_share(client, "")
         self.statistics.accepted_count += 1
         if self._authenticator is not None:
-            client.sasl = SaslSession(self._authenticator)
-            client.frame_bytes_max = self._config.handshake_frame_bytes_max
-        return True
+            client.sasl = SaslSession(self._authenticator, client.peer)
+            client.limit_frames(self._config.handshake_frame_bytes_max)
+
+    def _enter_share(self, client: KafkaConnection, user: str) -> None:
+        """Counts the requests of a connection with those of the same address and user."""
+        self._leave_share(client)
+        owner = (client.peer, user)
+        share = self._shares.get(owner)
+        if share is None:
+            share = ByteShare(self.budget, self._config.client_bytes_in_flight_max)
+            self._shares[owner] = share
+        share.connection_count += 1
+        self._owners[client] = owner
+        client.move_to(share)
+
+    def _leave_share(self, client: KafkaConnection) -> None:
+        owner = self._owners.pop(client, None)
+        if owner is not None:
+            share = self._shares[owner]
+            share.connection_count -= 1
+            if not share.connection_count:
+                del self._shares[owner]
 
     def disconnected(self, client: KafkaConnection) -> None:
         if client not in self._connections:
             return
         self._connections.discard(client)
+        self._leave_share(client)
+        self._transactions.disconnected(client)
         if client.task is not None and not client.task.done():
             self._left_behind.add(client.task)
             client.task.add_done_callback(self._left_behind.discard)
-        left = self._per_address.pop(client.peer) - 1
-        if left:
-            self._per_address[client.peer] = left
+
+    def close_user(self, user: str) -> int:
+        """Closes the connections of a user that has lost access; how many there were."""
+        theirs = [
+            each
+            for each in self._connections
+            if each.sasl is not None and each.sasl.is_done and each.sasl.user == user
+        ]
+        for client in theirs:
+            _log.info("connection_closed", peer=client.peer, reason="the user was removed")
+            client.abort()
+        return len(theirs)
 
     def _sweep(self) -> None:
         """Closes connections that have passed a time-out, now and from time to time."""
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        for client in list(self._connections):
-            timeout = client.overdue(now_s)
-            if timeout is not None:
-                self.statistics.limit_hit(f"{timeout}_timeout")
-                client.abort(f"{timeout} time-out")
+        self.close_overdue()
         shortest_s = min(self._config.handshake_timeout_s, self._config.idle_timeout_s)
-        self._sweep_timer = loop.call_later(
+        self._sweep_timer = asyncio.get_running_loop().call_later(
             min(shortest_s / _SWEEPS_PER_TIMEOUT, _SWEEP_S_MAX), self._sweep
         )
+
+    def close_overdue(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for client in list(self._connections):
+            client.shrink()
+            timeout = client.overdue(now_s)
+            if timeout is not None:
+                self.limits.hit(f"{timeout}_timeout", client.peer)
+                client.abort()
 
     @property
     def is_serving(self) -> bool:
         """Whether new connections are taken."""
-        return self._server is not None and self._server.is_serving()
+        return self._listener.is_serving
+
+    @property
+    def fetched_record_count(self) -> int:
+        """Records sent to Kafka clients so far."""
+        return self._fetch.record_count
 
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def judge(
+        self, length: int, first: memoryview, client: KafkaConnection
+    ) -> tuple[bool, list[Part] | None]:
+        return self._long_requests.judge_length(length, first, client.peer)
 
     async def begin(
         self, frame: bytearray, client: KafkaConnection
@@ -224,27 +280,28 @@ class KafkaBroker:
         if client.sasl is not None and not client.sasl.is_done:
             return await self._gate.begin(frame, client, client.sasl)
         try:
-            header, request = decode_request(frame)
+            header, request, is_long = await self._frames.decode(frame)
         except UnsupportedVersion as error:
             if error.api_key != ApiKey.API_VERSIONS:
                 raise
             return refuse_api_versions(error.correlation_id)
+        except RequestTooLong as error:
+            await client.wait_answered()
+            return self._long_requests.answer(frame, error, client.peer)
         if isinstance(request, produce_fetch.ProduceRequest):
-            self._quick_produce.learn(frame, header, request, client)
+            self._fast_produce.learn(frame, header, request, client)
             answer = await self._produce.begin(header, request)
-            return self._finish_produce(header, request.acks, answer, started_s)
+            return self._finish_produce(header, request.acks, answer, started_s, is_long)
         await client.wait_answered()
         if isinstance(request, produce_fetch.FetchRequest):
             self._quick_fetch.learn(frame, header, request, client)
         handler = self._handlers[type(request)]
-        if isinstance(request, _WAITING):
+        if isinstance(request, _WAITING) or getattr(request, "validate_only", False):
             if client.is_ending:
                 return None
-            client.may_give_up = True
+            client.may_give_up()
         response = await handler(request, header, client)
-        took_s = perf_counter() - started_s
-        self.statistics.apis[header.api_key].add(took_s, error_of(response))
-        return encode_response(header, response)
+        return await self._answer(header, response, started_s, is_long)
 
     async def _finish_produce(
         self,
@@ -252,13 +309,18 @@ class KafkaBroker:
         acks: int,
         answer: Coroutine[Any, Any, produce_fetch.ProduceResponse],
         started_s: float,
+        is_long: bool,
     ) -> list[Part] | None:
-        response = await answer
-        took_s = perf_counter() - started_s
-        self.statistics.apis[header.api_key].add(took_s, error_of(response))
-        if acks == 0:
-            return None  # The client expects no response at all, not even for an error.
-        return encode_response(header, response)
+        parts = await self._answer(header, await answer, started_s, is_long)
+        # With acks=0 the client expects no response at all, not even for an error.
+        return None if acks == 0 else parts
+
+    async def _answer(
+        self, header: RequestHeader, response: Message, started_s: float, is_long: bool
+    ) -> list[Part]:
+        parts, error_code = await self._frames.encode(header, response, is_long=is_long)
+        self.statistics.apis[header.api_key].add(perf_counter() - started_s, error_code)
+        return parts
 
 
 def _routes(
@@ -293,10 +355,20 @@ def _routes(
         )
 
     async def join(request: Any, header: RequestHeader, client: KafkaConnection) -> Message:
-        return await group.join(request, header.api_version, header.client_id or "", client.peer)
+        client_id, owner = header.client_id or "", _owner_of(client)
+        return await group.join(request, header.api_version, client_id, client.peer, owner)
+
+    async def init_producer_id(
+        request: Any, header: RequestHeader, client: KafkaConnection
+    ) -> Message:
+        connection = None if client.is_ending else client
+        return await producer.init_producer_id(
+            request, header.api_version, _owner_of(client), connection
+        )
 
     async def fetch_records(request: Any, header: Any, client: KafkaConnection) -> Message:
-        return await fetch.handle(request, takes_ranges=client.takes_ranges)
+        with client.held.work(request_bytes(request)):
+            return await fetch.handle(request, takes_ranges=client.takes_ranges, turns=client)
 
     return {
         metadata.ApiVersionsRequest: api_versions,
@@ -315,27 +387,39 @@ def _routes(
         groups.DescribeGroupsRequest: _plain(group.describe),
         groups.ListGroupsRequest: _plain(group.list),
         groups.DeleteGroupsRequest: _plain(group.delete),
-        offsets.OffsetCommitRequest: _plain(offset.commit),
+        offsets.OffsetCommitRequest: _owned(offset.commit),
         offsets.OffsetFetchRequest: _versioned(offset.fetch),
         offsets.OffsetDeleteRequest: _plain(offset.delete),
-        admin.CreateTopicsRequest: _plain(topic.create),
+        admin.CreateTopicsRequest: _versioned(topic.create),
         admin.DeleteTopicsRequest: _versioned(topic.delete),
         admin.CreatePartitionsRequest: _plain(topic.create_partitions),
         admin.DeleteRecordsRequest: _plain(topic.delete_records),
         admin.DescribeConfigsRequest: _plain(configs.describe),
         admin.AlterConfigsRequest: _plain(configs.alter),
         admin.IncrementalAlterConfigsRequest: _plain(configs.alter_some),
-        transactions.InitProducerIdRequest: _versioned(producer.init_producer_id),
+        transactions.InitProducerIdRequest: init_producer_id,
         transactions.AddPartitionsToTxnRequest: _versioned(transaction.add_partitions),
         transactions.AddOffsetsToTxnRequest: _versioned(transaction.add_offsets),
-        transactions.TxnOffsetCommitRequest: _plain(transaction.commit_offsets),
+        transactions.TxnOffsetCommitRequest: _owned(transaction.commit_offsets),
         transactions.EndTxnRequest: _versioned(transaction.end),
     }
+
+
+def _owner_of(client: KafkaConnection) -> str:
+    """Whom limits per client are about: the authenticated user, or the address."""
+    return f"user {client.sasl.user}" if client.sasl is not None else client_network(client.peer)
 
 
 def _plain(handle: Callable[[Any], Coroutine[Any, Any, Message]]) -> Handler:
     async def call(request: Any, header: Any, client: Any) -> Message:
         return await handle(request)
+
+    return call
+
+
+def _owned(handle: Callable[[Any, str], Coroutine[Any, Any, Message]]) -> Handler:
+    async def call(request: Any, header: Any, client: KafkaConnection) -> Message:
+        return await handle(request, _owner_of(client))
 
     return call
 

@@ -24,7 +24,7 @@ class KafkaConfig:
     node_id: int = 1
     cluster_id: str = "firn"
     frame_bytes_max: int = 100 * 1024 * 1024
-    """A larger request closes the connection: its length is judged before memory is taken."""
+    """A larger request is refused: its length is judged before memory is taken."""
     requests_in_flight_max: int = 1_000
     """Requests of one connection that wait or work; beyond it the socket is not read."""
     bytes_in_flight_max: int = 64 * 1024 * 1024
@@ -33,6 +33,9 @@ class KafkaConfig:
     total_bytes_in_flight_max: int = 1024 * 1024 * 1024
     """Bytes of all connections' unanswered requests. A large frame counts as it comes and waits
     until its next part fits; one at a time may go beyond the limit, so that it can end."""
+    client_bytes_in_flight_max: int = 256 * 1024 * 1024
+    """Bytes of the unanswered requests of one address and user, all connections together: a quarter
+    of what all may hold, so that one client does not stop the others."""
     connections_max: int = 20_000
     connections_per_address_max: int = 2_000
     """Connections from one address, so that one machine that leaks them harms only itself."""
@@ -66,6 +69,11 @@ class KafkaConfig:
 
 _ABOVE_ZERO = (
     *("frame_bytes_max", "requests_in_flight_max", "bytes_in_flight_max"),
-    *("total_bytes_in_flight_max", "connections_max", "connections_per_address_max"),
+    *(
+        "total_bytes_in_flight_max",
+        "client_bytes_in_flight_max",
+        "connections_max",
+        "connections_per_address_max",
+    ),
     *("handshake_timeout_s", "handshake_frame_bytes_max", "idle_timeout_s", "auto_create_shards"),
 )

@@ -14,6 +14,7 @@ from firnmq.errors import (
     LimitExceeded,
     NoObjectStore,
     NotFound,
+    OffsetLimitReached,
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
@@ -21,6 +22,7 @@ from firnmq.errors import (
     StoreError,
     TierBacklogFull,
     TimedOut,
+    TooManyShards,
 )
 
 _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
@@ -39,9 +41,39 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
     (NoObjectStore, ErrorCode.KAFKA_STORAGE_ERROR),
     (TierBacklogFull, ErrorCode.KAFKA_STORAGE_ERROR),
     (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (TooManyShards, ErrorCode.POLICY_VIOLATION),
     (TimedOut, ErrorCode.REQUEST_TIMED_OUT),
     (InvalidArgument, ErrorCode.INVALID_REQUEST),
 )
+
+
+_RETRIED_BY_GROUPS = {
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+"""Over the first of each pair consumers give up. Over the second they look for the coordinator
+again and repeat the request."""
+
+
+def group_code_of(error: FirnError) -> ErrorCode:
+    """What a member of a group, or a client that keeps offsets there, is told about an error."""
+    if isinstance(error, InvalidArgument):
+        return ErrorCode.INVALID_GROUP_ID  # Its name is all that a store can object to.
+    if isinstance(error, OffsetLimitReached):
+        is_size = error.unit == "bytes"
+        size, count = ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.GROUP_MAX_SIZE_REACHED
+        return size if is_size else count
+    if isinstance(error, Corruption):
+        return ErrorCode.KAFKA_STORAGE_ERROR  # Repeating the request would not help.
+    code = code_of(error)
+    return _RETRIED_BY_GROUPS.get(code, code)
+
+
+def code_of_read(error: FirnError) -> ErrorCode:
+    """What a consumer is told about an error. Clients tell their users of CORRUPT_MESSAGE; after
+    KAFKA_STORAGE_ERROR they ask for ever, and say nothing."""
+    return ErrorCode.CORRUPT_MESSAGE if isinstance(error, Corruption) else code_of(error)
 
 
 def code_of(error: FirnError) -> ErrorCode:

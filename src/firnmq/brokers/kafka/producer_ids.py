@@ -30,12 +30,8 @@ class ProducerIds:
     def skip_to(self, first: int) -> None:
         """Gives out no id below this from now on: those are known to be in use."""
         with self._lock:
-            stored = self._kv.get(Family.STATE, _KEY)
-            if stored is None or int.from_bytes(stored, "big") < first:
-                self._next = self._end = 0
-                with self._kv.batch() as batch:
-                    batch.put(Family.STATE, _KEY, first.to_bytes(8, "big"))
-                self._kv.sync()
+            self._next = self._end = 0
+            self._store(max(first, self._stored()))
 
     async def take(self) -> int:
         """The same under asyncio: a number may have to wait for the disk."""
@@ -44,9 +40,18 @@ class ProducerIds:
         return await asyncio.get_running_loop().run_in_executor(None, self.new)
 
     def _reserve(self) -> None:
+        """Takes the next block. No id of it is given out before the reservation is durable: after
+        a failed write the next call reserves again."""
+        first = self._stored()
+        self._store(first + _BLOCK)
+        self._next, self._end = first, first + _BLOCK
+
+    def _stored(self) -> int:
+        """The end of the last block that was reserved."""
         stored = self._kv.get(Family.STATE, _KEY)
-        self._next = 0 if stored is None else int.from_bytes(stored, "big")
-        self._end = self._next + _BLOCK
+        return 0 if stored is None else int.from_bytes(stored, "big")
+
+    def _store(self, end: int) -> None:
         with self._kv.batch() as batch:
-            batch.put(Family.STATE, _KEY, self._end.to_bytes(8, "big"))
+            batch.put(Family.STATE, _KEY, end.to_bytes(8, "big"))
         self._kv.sync()

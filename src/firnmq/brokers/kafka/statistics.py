@@ -1,6 +1,6 @@
 """What the broker counts: a few additions per request, nothing per record.
 
-Plain numbers, owned by the event loop; whoever exports them turns them into its own form.
+Plain numbers, owned by the event loop; an exporter turns them into its own form.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ _NESTED: Final[dict[type[Message], tuple[str, ...]]] = {
     admin.DescribeConfigsResponse: ("results",),
     admin.AlterConfigsResponse: ("responses",),
     admin.IncrementalAlterConfigsResponse: ("responses",),
+    transactions.AddPartitionsToTxnResponse: ("results", "results"),
     transactions.TxnOffsetCommitResponse: ("topics", "partitions"),
 }
 """Where answers about several things keep their error codes."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import NamedTuple
 
-from firnmq.adapter import EngineStorageAdapter, StorageDriverManager, Topic
+from firnmq.adapter import BatchStorage, LogAdmin, StorageDriverManager, Topic, wait_for_append
 from firnmq.brokers.kafka.transactions import TransactionPartition
-from firnmq.disk import Ticket
+from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
-from firnmq.engines import Appended, RawPage, ShardStatus
+from firnmq.engines import Acks, Appended, ShardStatus, StoredPage
 from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
 from firnmq.record import Selection, decode
 
@@ -21,7 +20,7 @@ class StoredPartition(NamedTuple):
     """Where a partition is kept."""
 
     topic: Topic
-    driver: EngineStorageAdapter
+    driver: BatchStorage
     shard: str
 
 
@@ -50,10 +49,12 @@ class KafkaStorage:
             raise ShardNotFound(str(partition), within=f"topic {name!r}")
         return topic.shard_name(partition)
 
-    async def submit(self, name: str, partition: int, batches: list[Buffer]) -> Awaitable[Appended]:
-        """Queues batches with their shard; the result waits until they are durable."""
+    async def submit(
+        self, name: str, partition: int, batch: Buffer, acks: Acks, deadline_s: float
+    ) -> Awaitable[Appended]:
+        """Queues a batch with its shard; the result waits until it is acknowledged."""
         shard = self.shard(name, partition)
-        return await self._driver(name).submit_raw(shard, batches)
+        return await self._driver(name).submit(shard, batch, acks, deadline_s)
 
     def transaction_partition(self, name: str, partition: int) -> TransactionPartition:
         """A partition that can be part of a transaction."""
@@ -63,19 +64,11 @@ class KafkaStorage:
     async def write_marker(
         self, partition: TransactionPartition, producer_id: int, epoch: int, *, is_commit: bool
     ) -> None:
-        """Ends a transaction in a partition. The topic may have been made anew since it began."""
+        """Ends a transaction in a partition. The topic may have been recreated since it began."""
         if partition.shard not in self.topic(partition.topic).shard_names():
             raise ShardNotFound(partition.shard, within=f"topic {partition.topic!r}")
         await self._driver(partition.topic).append_marker(
             partition.shard, producer_id, epoch, is_commit=is_commit
-        )
-
-    async def read(
-        self, name: str, partition: int, offset: int, max_bytes: int, *, committed: bool = False
-    ) -> RawPage:
-        shard = self.shard(name, partition)
-        return await self._driver(name).read_raw(
-            shard, offset, max_bytes=max_bytes, committed=committed
         )
 
     async def bounds(self, name: str, partition: int) -> tuple[int, int]:
@@ -86,7 +79,8 @@ class KafkaStorage:
         return await self._driver(name).stable_offset(self.shard(name, partition))
 
     async def status(self, name: str, partition: int) -> ShardStatus:
-        return await self._driver(name).status(self.shard(name, partition))
+        """What the partition's log holds; InvalidArgument if another system keeps it."""
+        return await self._logs(name).status(self.shard(name, partition))
 
     async def offset_at(
         self, name: str, partition: int, timestamp_ms: int, *, committed: bool = False
@@ -99,50 +93,57 @@ class KafkaStorage:
         end = min(end, await driver.stable_offset(shard)) if committed else end
         return None if found >= end else found
 
+    async def newest(self, name: str, partition: int, *, committed: bool) -> tuple[int, int] | None:
+        """Offset and timestamp of the record with the highest timestamp; None without records."""
+        return await self._driver(name).find_newest(
+            self.shard(name, partition), committed=committed
+        )
+
     async def finds_cold(self, name: str, partition: int, timestamp_ms: int) -> bool:
         """Whether `offset_at` may have to wait for an object store."""
-        return await self._driver(name).finds_cold(self.shard(name, partition), timestamp_ms)
+        driver, shard = self._driver(name), self.shard(name, partition)
+        return await driver.in_reader(lambda: driver.is_cold(shard, timestamp_ms=timestamp_ms))
 
     async def timestamp_of(self, name: str, partition: int, offset: int) -> int:
         """The record's timestamp, committed or not; -1 if it is gone."""
-        page = await self.read(name, partition, offset, 1)
-        columns = decode(page.batches, Selection(start_offset=offset, max_records=1))
+        driver, shard = self._driver(name), self.shard(name, partition)
+
+        def read() -> StoredPage:
+            return driver.read_stored(shard, offset, max_bytes=1, committed=False, ranges=False)
+
+        is_cold = await driver.in_reader(lambda: driver.is_cold(shard, offset=offset))
+        page = await driver.in_reader(read, cold=is_cold)
+        batches = [each for each in page.contents if not isinstance(each, FileRange)]
+        columns = decode(batches, Selection(start_offset=offset, max_records=1))
         return int(columns.timestamps[0]) if len(columns) else -1
 
     async def delete_before(self, name: str, partition: int, offset: int) -> int:
         """Moves the start of a partition and returns it."""
-        driver, shard = self._driver(name), self.shard(name, partition)
-        await driver.delete_records_before(shard, offset)
-        return (await driver.bounds(shard))[0]
+        shard = self.shard(name, partition)
+        await self._logs(name).delete_records_before(shard, offset)
+        return (await self._driver(name).bounds(shard))[0]
 
     async def wait_for_append(
         self, partitions: Iterable[tuple[str, int, int]], timeout_s: float
     ) -> None:
         """Returns when one of (topic, partition, end offset) has grown beyond it, or in time."""
-        loop = asyncio.get_running_loop()
-        ticket: Ticket[None] = Ticket()
-        watched: list[StoredPartition] = []
-        timer = loop.call_later(timeout_s, ticket.settle_here)
-        try:
-            for name, index, end_offset in partitions:
-                try:
-                    stored = self.partition(name, index)
-                    if not stored.driver.watch(stored.shard, end_offset, ticket):
-                        return
-                except FirnError:
-                    continue  # It is gone, which the next read will say.
-                watched.append(stored)
-            await ticket
-        finally:
-            timer.cancel()
-            for stored in watched:
-                stored.driver.unwatch(stored.shard, ticket)
+        await wait_for_append(self._places(partitions), timeout_s)
+
+    def _places(
+        self, partitions: Iterable[tuple[str, int, int]]
+    ) -> Iterator[tuple[BatchStorage, str, int]]:
+        for name, index, end_offset in partitions:
+            try:
+                stored = self.partition(name, index)
+            except FirnError:
+                continue  # It is gone, which the next read will say.
+            yield stored.driver, stored.shard, end_offset
 
     def partition(self, name: str, index: int) -> StoredPartition:
         """Where a partition is kept; TopicNotFound or ShardNotFound."""
         topic = self.catalog.get(name)
         found = self._partitions.get((name, index))
-        # A topic that was changed or made anew is another object.
+        # A topic that was changed or recreated is another object.
         if found is None or found.topic is not topic:
             if len(self._partitions) >= _PARTITIONS_CACHED_MAX:
                 self._partitions.clear()
@@ -150,10 +151,16 @@ class KafkaStorage:
             self._partitions[name, index] = found
         return found
 
-    def _driver(self, name: str) -> EngineStorageAdapter:
-        driver = self.manager.driver_of(name)
-        if not isinstance(driver, EngineStorageAdapter):
+    def _driver(self, name: str) -> BatchStorage:
+        batches = self.manager.driver_of(name).batches
+        if batches is None:
             raise InvalidArgument(
                 name, "is kept by an adapter that has no batches; Kafka clients cannot use it"
             )
-        return driver
+        return batches
+
+    def _logs(self, name: str) -> LogAdmin:
+        logs = self.manager.driver_of(name).logs
+        if logs is None:
+            raise InvalidArgument(name, "is kept by an adapter of your own, which cannot do this")
+        return logs

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from firnmq.disk import FileCache, FileRange, remove_tree
 from firnmq.disk.files import Buffer
-from firnmq.engines.room import least_left, room_bytes
+from firnmq.disk.preallocation import Preallocation
 from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta, SegmentState
 from firnmq.engines.state import ShardSpec
 from firnmq.index import Point
@@ -33,9 +33,12 @@ class PartitionPerFile:
 
     def drop_shard(self, spec: ShardSpec) -> None:
         """Removes every file of a shard."""
-        for path in self.files_of(spec):
-            self._files.forget(str(path))
-        remove_tree(self._directory / spec.name)
+        paths = self.files_of(spec)
+        try:
+            remove_tree(self._directory / spec.name)
+        finally:  # After the names, as in FileCache.remove.
+            for path in paths:
+                self._files.forget(str(path))
 
     def drop_strays(self, spec: ShardSpec, metas: Iterable[SegmentMeta]) -> None:
         """Removes files that belong to none of the shard's segments.
@@ -64,11 +67,11 @@ def _base_name(meta: SegmentMeta) -> str:
 class FileBytes:
     """A segment's bytes in a file of its own; made at the first append. A SegmentBytes.
 
-    While small appends come one by one, each to be durable, zeros are written ahead of them
-    ("room"), from which the file is freed before it is sealed.
+    Space for small durable appends is preallocated. The file is truncated to its content before it
+    is sealed.
     """
 
-    __slots__ = ("_files", "_path", "_room_end")
+    __slots__ = ("_files", "_path", "_preallocation")
 
     is_memory: ClassVar[bool] = False
     is_file: ClassVar[bool] = True
@@ -76,8 +79,7 @@ class FileBytes:
     def __init__(self, files: FileCache, path: str) -> None:
         self._files = files
         self._path = path  # Text, since a Path costs ten times the memory and shards are many.
-        self._room_end = 0
-        """Up to where the file is known to have blocks; below the end, if it has no room."""
+        self._preallocation = Preallocation(files, path)
 
     @property
     def where(self) -> str:
@@ -94,19 +96,11 @@ class FileBytes:
     def sync(self) -> None:
         self._files.sync(self._path)
 
-    def make_room(self, position: int) -> bool:
-        size = room_bytes(position)
-        if size == 0 or self._room_end - position >= least_left(size):
-            return False
-        start = max(self._room_end, position)
-        self._room_end = start + size  # As far as it may get.
-        self._files.write_ahead(self._path, start, size)
-        return True
+    def preallocate(self, position: int) -> bool:
+        return self._preallocation.extend(position)
 
-    def give_back_room(self, position: int) -> None:
-        if self._room_end > position:
-            self._files.truncate(self._path, position, durable=False)
-            self._room_end = 0
+    def release_preallocation(self, position: int) -> None:
+        self._preallocation.release(position)
 
     def read(self, position: int, size: int) -> list[Buffer]:
         try:
@@ -135,7 +129,7 @@ class FileBytes:
     def truncate(self, length: int) -> None:
         if self._files.length(self._path) is not None:
             self._files.truncate(self._path, length)
-            self._room_end = 0
+            self._preallocation.forget()
 
     def drop(self) -> None:
         self._files.remove(self._path)

@@ -22,12 +22,16 @@ from firnmq.engines.segments import (
     SegmentState,
 )
 from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.shardlog.backend import IndexEntry
 from firnmq.engines.shardlog.compact import NotReplaced
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import ProducerStates
+from firnmq.engines.shardlog.rolling import ParkingBudget
+from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.tier import ColdMedium, cold_bytes, cold_index
-from firnmq.errors import StorageFailed
+from firnmq.errors import StaleEpoch, StorageFailed
+from firnmq.health import Health
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import aborted_range
 
@@ -46,12 +50,17 @@ class MemoryBackend:
         state: ShardState,
         layout: PartitionPerFile,
         clock: Clock,
+        health: Health,
         cold: ColdMedium | None = None,
+        replication: Replication | None = None,
     ) -> None:
+        self.health = health
         self.cold = cold
+        self.replication = replication
         self._kv = kv
         self._layout = layout
         self.clock = clock
+        self.parking = ParkingBudget(0, 0)  # What does not fit is stored after a roll, at once.
         self.state = MemoryState(state)
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
@@ -73,10 +82,12 @@ class MemoryBackend:
         return MemoryTurnIndex(segment.index)
 
     def commit(self, logs: list[ShardLog]) -> None:
-        """Indexes in memory are already up to date."""
+        for log in logs:
+            self.commit_entries(log.staged_entries())
 
-    def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
-        """Likewise."""
+    def commit_entries(self, entries: list[IndexEntry]) -> None:
+        for add, arguments in entries:
+            add(*arguments)
 
     def load_producers(self, spec: ShardSpec) -> ProducerStates:
         return ProducerStates()
@@ -102,7 +113,7 @@ class MemoryBackend:
     def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
         if meta.medium is Medium.FILE:
             if self.state.doubt is not None:  # What is in that place may be what counts.
-                raise StorageFailed(spec.name, OSError("an earlier change is not settled yet"))
+                raise StorageFailed(spec.name, OSError("an earlier change is not complete yet"))
             return StoredCopy(self._kv, self._layout.open_bytes(spec, meta), spec.uid, meta)
         return MemoryCopy()
 
@@ -111,24 +122,25 @@ class MemoryBackend:
 
 
 class MemoryTurnIndex:
-    """Feeds an index in memory directly; a TurnIndex."""
+    """Gathers a turn's additions to an index in memory, each a method and its arguments; a
+    TurnIndex."""
 
     __slots__ = ("_index", "entries")
 
     def __init__(self, index: MemorySegmentIndex) -> None:
         self._index = index
-        self.entries: list[tuple[bytes, bytes]] = []
+        self.entries: list[IndexEntry] = []
 
     def add_point(self, offset: int, position: int, max_timestamp_before: int) -> None:
-        self._index.add_point(offset, position, max_timestamp_before)
+        self.entries.append((self._index.add_point, (offset, position, max_timestamp_before)))
 
     def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
-        self._index.add_keys(keys, base_offset, position)
+        self.entries.append((self._index.add_keys, (keys, base_offset, position)))
 
     def add_tags(
         self, tags: Mapping[bytes, Sequence[int]], base_offset: int, position: int
     ) -> None:
-        self._index.add_tags(tags, base_offset, position)
+        self.entries.append((self._index.add_tags, (tags, base_offset, position)))
 
     def set_checkpoint(self, checkpoint: Checkpoint) -> None:
         """There is nothing to come back to."""
@@ -173,6 +185,10 @@ class MemoryState:
         """Segments that the catalog has as deleted."""
         self.doubt: tuple[list[Segment], Segment] | None = None
         """Segments, and what replaces them if the catalog has taken it, which is not known."""
+        self.is_doubtful = False
+        """Whether a change failed in a way that leaves open if the catalog has kept it."""
+        self.has_strays = False
+        """Whether a spill that failed may have left a file and index entries."""
 
     def attach(self, log: ShardLog) -> None:
         """Tells whose state this is, once the log is made."""
@@ -185,10 +201,10 @@ class MemoryState:
         active: SegmentMeta,
         producers: Sequence[tuple[int, bytes]] = (),
     ) -> None:
-        """Within memory it means nothing to anybody else."""
+        """A roll within memory needs no entry in the catalog."""
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
-        """NotReplaced if it has certainly failed; after any other error nobody knows."""
+        """NotReplaced if it has certainly failed; any other error leaves the outcome unknown."""
         if new.medium is not Medium.FILE:
             return
         try:
@@ -201,8 +217,8 @@ class MemoryState:
 
     def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
         known = self._deleted.intersection(seqs)
-        self._deleted -= known
         self._state.forget_segments(uid, sorted(known))
+        self._deleted -= known
 
     def segment(self, uid: int, seq: int) -> SegmentMeta | None:
         """As the catalog has it: of those in memory it knows nothing."""
@@ -220,10 +236,10 @@ class MemoryState:
         active = in_memory_after(deleted[-1]) if is_cut else None
         try:
             self._state.move_start(uid, start_offset, spilled, active)
-        except STORAGE_ERRORS:
-            # An attempt that failed, now or before, may have left a part of it in the catalog. What
-            # is left is whatever is not deleted there: a segment whose copy has changed without our
-            # knowing makes the next attempt fail too, until the log has taken that over.
+        except StaleEpoch:
+            # An earlier attempt may have happened without our knowing. What is left to do is
+            # whatever the catalog does not have as deleted. A segment whose copy has changed
+            # without our knowing makes this attempt fail too, until the log has taken that over.
             live = {
                 each.seq
                 for each in self._state.chain(uid)
@@ -247,6 +263,10 @@ class MemoryState:
         else:
             self._state.note_retired(uid, (), {key: below_offset})
 
+    def retire_holes_below(self, uid: int, offset: int) -> None:
+        if self.is_kept():
+            self._state.retire_holes_below(uid, offset)
+
     def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None:
         if self.is_kept():
             self._state.retire_dead_keys(uid, dead)
@@ -256,6 +276,13 @@ class MemoryState:
 
     def retired(self, uid: int) -> Retired | None:
         return self._state.retired(uid)
+
+    def kept(self, uid: int) -> tuple[int, set[int], dict[bytes, int]] | None:
+        """The start and the deletions that are kept; None if none are."""
+        if not self.is_kept():
+            return None
+        state = self._state
+        return state.start_offset(uid), state.holes(uid), state.dead_keys(uid)
 
     def keep_all(self) -> None:
         """Keeps what was not worth keeping until now: the log's first segment is being spilled.

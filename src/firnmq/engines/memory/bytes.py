@@ -23,8 +23,8 @@ class MemoryBytes:
     """Batches and where each begins. A SegmentBytes.
 
     Appending extends both lists, positions last, so that a reader in another thread never finds
-    a position without its batch. A cut makes two new lists: who is reading goes on in the old
-    ones, and notices the cut afterwards.
+    a position without its batch. A truncation makes two new lists: a reader in progress goes on
+    in the old ones, and notices the truncation afterwards.
     """
 
     __slots__ = ("_lists", "_size")
@@ -55,10 +55,10 @@ class MemoryBytes:
     def sync(self) -> None:
         """Memory promises nothing beyond the process."""
 
-    def make_room(self, position: int) -> bool:
+    def preallocate(self, position: int) -> bool:
         return False
 
-    def give_back_room(self, position: int) -> None:
+    def release_preallocation(self, position: int) -> None:
         """There is none."""
 
     def read(self, position: int, size: int) -> list[Buffer]:
@@ -105,7 +105,7 @@ def _base_offset(batch: Buffer) -> int:
 
 def _alone(batch: Buffer) -> Buffer:
     """The batch in memory of its own: a view keeps all of the buffer that it is a part of, which
-    may be much larger and is counted by nobody."""
+    may be much larger and is not counted."""
     whole = batch.obj if type(batch) is memoryview else batch
     size = len(batch)
     if type(whole) is bytes:

@@ -7,14 +7,18 @@ import dataclasses
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Executor
+from time import monotonic
 
 from firnmq.clock import Clock
 from firnmq.config import StorageType
-from firnmq.disk import Family, Guest, KeyValueStore, Settlement, Ticket, call_blocking
+from firnmq.disk import Family, KeyValueStore, Settlement, call_blocking
 from firnmq.disk.waiting import is_blocking
-from firnmq.engines.api import Appended
 from firnmq.engines.copies import drop_strays_of
+from firnmq.engines.deadlines import Deadlines
 from firnmq.engines.engine import LogEngine
+from firnmq.engines.gate import AppendGate
+from firnmq.engines.inline import InlineAppends
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.memory.backend import MemoryBackend, in_memory_after, is_in_chain, spills
 from firnmq.engines.memory.bytes import BATCH_BYTES, MemoryBytes
@@ -28,10 +32,13 @@ from firnmq.engines.shardlog import (
     truncate_log,
 )
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.rolling.driver import roll_in_memory
 from firnmq.engines.shardlog.tail import Tail
+from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.tier import ColdMedium
 from firnmq.errors import FirnError, LimitExceeded, storage_failure
+from firnmq.health import Health
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import shard_range
 from firnmq.index.memory import POINT_BYTES, TERM_BYTES
@@ -44,20 +51,33 @@ def memory_engine(
     state: ShardState,
     layout: PartitionPerFile,
     clock: Clock,
+    health: Health,
     memory_bytes: int,
     producer_expiration_ms: int,
     compaction_bytes: int,
     cold: ColdMedium | None = None,
+    judges: Executor | None = None,
+    replication: Replication | None = None,
 ) -> LogEngine:
     keeper = MemoryKeeper(
-        kv=kv, state=state, layout=layout, clock=clock, memory_bytes=memory_bytes, cold=cold
+        kv=kv,
+        state=state,
+        layout=layout,
+        clock=clock,
+        health=health,
+        memory_bytes=memory_bytes,
+        cold=cold,
+        replication=replication,
     )
     return LogEngine(
         keeper,
         state,
         clock,
+        health=health,
+        gate=AppendGate(),
         producer_expiration_ms=producer_expiration_ms,
         compaction_bytes=compaction_bytes,
+        judges=judges,
     )
 
 
@@ -73,10 +93,14 @@ class MemoryKeeper:
         state: ShardState,
         layout: PartitionPerFile,
         clock: Clock,
+        health: Health,
         memory_bytes: int,
         cold: ColdMedium | None = None,
+        replication: Replication | None = None,
     ) -> None:
+        self._health = health
         self._cold = cold
+        self._replication = replication
         self._kv = kv
         self._state = state
         self._layout = layout
@@ -91,6 +115,7 @@ class MemoryKeeper:
         self._deferred: dict[ShardLog, deque[Append]] = {}
         """Logs for whose lock a thread waits on behalf of event loops, with what comes next."""
         self._spilling = threading.Lock()
+        self._deadlines = Deadlines(self._withdraw)
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
         """Spilled segments come back; whatever was only in memory is gone."""
@@ -149,56 +174,43 @@ class MemoryKeeper:
         )
 
     def _drop_unfinished_spill(self, spec: ShardSpec, chain: Sequence[SegmentMeta]) -> None:
-        """A crash came before the description of a spilled segment was saved, or before what is
-        here of one that is in the store was gone. The number of a spilled one tells nothing: those
-        before it may have been dropped, or merged into one."""
+        """A crash or an error came before the description of a spilled segment was saved, or before
+        what is here of one that is in the store was gone. The number of a spilled one tells
+        nothing: those before it may have been dropped, or merged into one."""
         local = [meta for meta in chain if meta.is_local]
         self._layout.drop_strays(spec, local)
         drop_strays_of(self._kv, Family.INDEX, spec.uid, local)
 
-    async def submit(self, log: ShardLog, request: Append) -> Ticket[Appended]:
-        """Stores at once and settles the ticket, unless an event loop would have to wait for
-        whoever is changing the log."""
-        request.log = log
-        request.ticket = Ticket()
+    def reserve(self, log: ShardLog, request: Append) -> bool:
+        return self._reserve(_needed_bytes(request))
+
+    async def wait_for_room(self, log: ShardLog, request: Append) -> None:
         size = _needed_bytes(request)
-        outcome, woken = Settlement(), Settlement()
-        try:
-            while not self._reserve(size):
-                await call_blocking(None, self._make_room, size)
-            # No await from here on: a cancelled caller must not keep what it reserved.
-            if not self._take_lock(log):
-                self._defer(request)
-                return request.ticket
-            outcome.resolve(request.ticket, self._store(request, woken))
-        except FirnError as error:
-            outcome.fail(request.ticket, error)
-        finally:
-            woken.deliver()
-        request.ticket.settle_here()
-        return request.ticket
+        while not self._reserve(size):
+            await call_blocking(None, self._make_room, size)
 
-    def accepts(self, log: ShardLog, request: Append) -> bool:
-        return (
-            not log.lock.locked()
-            and log not in self._deferred
-            and self._reserve(_needed_bytes(request))
-        )
-
-    def hand_over(self, requests: list[Append]) -> None:
+    def submit(self, requests: list[Append], inline: InlineAppends | None = None) -> None:
+        """Stores at once, unless an event loop would have to wait for the log's lock."""
         settlement = Settlement()
         for request in requests:
-            if not self._take_lock(request.log):
+            has_lock = self._take_lock(request.log)
+            if not has_lock or request.log.replication is not None:
+                self._deadlines.watch(request)
+            if has_lock:
+                self._store(request, _needed_bytes(request), settlement)
+            else:
                 self._defer(request)
-                continue
-            try:
-                settlement.resolve(request.ticket, self._store(request, settlement))
-            except FirnError as error:
-                settlement.fail(request.ticket, error)
-        settlement.deliver_from(asyncio.get_running_loop())
+        settlement.deliver_here()
 
-    def guest(self, log: ShardLog) -> Guest | None:
-        return None  # Memory is counted, and reserved before it is used.
+    def _withdraw(self, request: Append) -> bool:
+        """Takes back a request that waits for its log's lock."""
+        with self._lock:
+            waiting = self._deferred.get(request.log)
+            if waiting is None or request not in waiting:
+                return False
+            waiting.remove(request)
+            self._reserved -= _needed_bytes(request)
+            return True
 
     def _take_lock(self, log: ShardLog) -> bool:
         """Takes a log's lock for an append. An event loop does not wait for it, since it may be
@@ -207,26 +219,29 @@ class MemoryKeeper:
             return log.lock.acquire()
         return log not in self._deferred and log.lock.acquire(blocking=False)
 
-    def _store(self, request: Append, settlement: Settlement) -> Appended:
-        """Stores a request for which memory is reserved, and lets go of the log's lock."""
+    def _store(self, request: Append, size: int, settlement: Settlement) -> None:
+        """Stores a request for which memory of this size is reserved, lets go of the log's lock,
+        and answers the request, here or when the high watermark reaches it."""
         log = request.log
         try:
-            try:
-                if log.refusal is not None:
-                    raise log.refusal
+            if log.refusal is not None:
+                raise log.refusal
+            if request.deadline_s is not None and request.deadline_s <= monotonic():
+                raise request.overdue()
+            if log.stage([request]):
+                roll_in_memory(log)
                 log.stage([request])
-                log.publish()
-                self._count(log)
-            finally:
-                log.lock.release()
-            log.watchers.wake(settlement)
+            log.backend.commit([log])
+            log.end_turn([request], settlement)
+            if log.wants_roll:
+                roll_in_memory(log)
+            self._count(log)
+        except FirnError as error:
+            settlement.fail(request.ticket, error)
         finally:
+            log.lock.release()
             with self._lock:
-                self._reserved -= _needed_bytes(request)
-        if request.refusal is not None:
-            raise request.refusal
-        assert request.appended is not None
-        return request.appended
+                self._reserved -= size
 
     def _defer(self, request: Append) -> None:
         """Has a thread wait for the log's lock; requests of a log stay in order."""
@@ -244,9 +259,7 @@ class MemoryKeeper:
             settlement = Settlement()
             log.lock.acquire()
             try:
-                settlement.resolve(request.ticket, self._store(request, settlement))
-            except FirnError as error:
-                settlement.fail(request.ticket, error)
+                self._store(request, _needed_bytes(request), settlement)
             except BaseException as defect:
                 settlement.fail(request.ticket, defect)
                 self._fail_deferred(log, defect, settlement)
@@ -264,15 +277,23 @@ class MemoryKeeper:
             return None
 
     def _fail_deferred(self, log: ShardLog, defect: BaseException, settlement: Settlement) -> None:
-        """Leaves nobody waiting for a thread that ends."""
+        """Fails the log's deferred requests, since the thread that would append them ends."""
         with self._lock:
             waiting = self._deferred.pop(log)
             self._reserved -= sum(map(_needed_bytes, waiting))
         for request in waiting:
             settlement.fail(request.ticket, defect)
 
+    def roll(self, log: ShardLog) -> None:
+        with log.lock:
+            if log.refusal is not None:
+                raise log.refusal
+            if log.tail.position:
+                roll_in_memory(log)
+            self._count(log)
+
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
-        """What is kept of deletions goes first: should that fail, nothing is cut."""
+        """What is kept of deletions goes first: should that fail, nothing is truncated."""
         if _mine(log).state.is_kept():
             uid = log.spec.uid
             for key, below in log.dead_keys.items():
@@ -303,6 +324,7 @@ class MemoryKeeper:
         with log.lock:
             _mine(log).settle()
             self._count(log)
+        self._drop_strays(_mine(log))
         while spills(log.spec) and (segment := _oldest_in_memory(log)) is not None:
             self._spill(log, segment)
 
@@ -322,7 +344,7 @@ class MemoryKeeper:
         Holds no lock of a log while it looks for room in another.
         """
         if size > self._memory_bytes:
-            raise LimitExceeded("request", size, self._memory_bytes)
+            raise LimitExceeded("request", size, self._memory_bytes, option="store.memory_bytes")
         while not self._fits(size):
             with self._lock:
                 logs = [each for each in self._held if each.refusal is None]
@@ -336,8 +358,7 @@ class MemoryKeeper:
             victim = max(logs, key=lambda each: self._held.get(each, 0))
             with victim.lock:
                 if victim.tail.position:
-                    victim.roll()
-                    victim.publish()
+                    roll_in_memory(victim)
                     continue
                 self._count(victim)
             if self._held.get(victim, 0) == 0:
@@ -365,16 +386,42 @@ class MemoryKeeper:
         with self._spilling, log.upkeep:
             try:
                 self._spill_alone(_mine(log), segment)
-            except OSError as error:
-                raise storage_failure(log.spec.name, error) from error
+            except STORAGE_ERRORS as error:
+                _mine(log).state.has_strays = True
+                if isinstance(error, OSError):
+                    raise storage_failure(log.spec.name, error) from error
+                raise
+
+    def _drop_strays(self, log: MemoryLog) -> None:
+        """Removes what spills that failed have written. The segments in question may be dropped or
+        merged before they are spilled again, and then nothing else looks at that place."""
+        state, uid = log.state, log.spec.uid
+        if not state.has_strays:
+            return
+        with self._spilling, log.upkeep, log.lock:
+            if log.refusal is not None or state.doubt is not None:
+                return
+            start, own = log.view.start_offset, {each.meta.place: each for each in log.segments}
+            known = self._state.chain(uid)
+            chain = [meta for meta in known if meta.is_sealed]
+            # A spill that was reported as failed, of a segment that the log has dropped since.
+            gone = [meta for meta in chain if meta.end_offset <= start and meta.place not in own]
+            if gone:
+                self._state.move_start(uid, start, gone)
+            kept = [meta for meta in chain if meta not in gone]
+            self._drop_unfinished_spill(log.spec, kept)
+            gone += (meta for meta in known if meta.state is SegmentState.DELETED)
+            self._state.forget_segments(uid, [meta.seq for meta in gone if meta.tier is None])
+            spilled = {place for place, each in own.items() if each.meta.medium is Medium.FILE}
+            state.has_strays = any(meta.place not in spilled for meta in kept)
 
     def _spill_alone(self, log: MemoryLog, segment: Segment) -> None:
         spec = log.spec
         with log.lock:
             if log.refusal is not None or segment not in log.segments:
                 return
-            # Before the file is touched: of an earlier attempt nobody may know how it ended.
-            meta = self._next_in_catalog(spec, segment.meta.become_spilled())
+            # Before the file is touched, since the outcome of an earlier attempt may be unknown.
+            meta = self._next_in_catalog(log, segment.meta.become_spilled())
         spilled = spill(spec, segment, kv=self._kv, layout=self._layout)
         with log.lock:
             if segment in log.segments and log.refusal is None:
@@ -394,17 +441,17 @@ class MemoryKeeper:
             if not is_in_chain(meta, self._state.chain(spec.uid)):
                 raise
 
-    def _next_in_catalog(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentMeta:
+    def _next_in_catalog(self, log: MemoryLog, meta: SegmentMeta) -> SegmentMeta:
         """A segment as it comes after what is spilled: the catalog knows nothing of segments that
         were merged in memory, nor of epochs they had there."""
-        (active,) = (
-            each for each in self._state.chain(spec.uid) if each.state is SegmentState.ACTIVE
-        )
+        uid = log.spec.uid
+        (active,) = (each for each in self._state.chain(uid) if each.state is SegmentState.ACTIVE)
         if (active.seq, active.base_offset) != (meta.seq, meta.base_offset):
             begun = SegmentMeta(
                 seq=meta.seq, base_offset=meta.base_offset, created_ms=meta.created_ms
             )
-            active = self._state.catalog.begin_again(spec.uid, begun)
+            active = self._state.catalog.begin_again(uid, begun)
+            log.state.has_strays = True  # The catalog may have had an earlier attempt.
         return dataclasses.replace(meta, epoch=active.epoch + 1)
 
     def _count(self, log: ShardLog) -> None:
@@ -421,7 +468,9 @@ class MemoryKeeper:
             state=self._state,
             layout=self._layout,
             clock=self._clock,
+            health=self._health,
             cold=self._cold,
+            replication=self._replication,
         )
 
 
@@ -440,17 +489,19 @@ def _oldest_in_memory(log: ShardLog) -> Segment | None:
 def _needed_bytes(request: Append) -> int:
     """At least what the request will be counted with, index entries included."""
     if request.records is None:
-        terms = [batch.terms for batch in request.batches if batch.terms is not None]
-        term_count = sum(len(each.keys) + len(each.tags) for each in terms)
-        tagged_count = sum(len(offsets) for each in terms for offsets in each.tags.values())
-        batch_count = len(request.batches)
+        assert request.batch is not None
+        size_bytes = len(request.batch.data)
+        terms = request.batch.terms
+        keys, tags = ({}, {}) if terms is None else (terms.keys, terms.tags)
+        term_count = len(keys) + len(tags)
+        tagged_count = sum(map(len, tags.values()))
     else:
+        size_bytes = request.size_bytes
         records = request.records
         term_count = sum(1 + len(record.tags) + len(record.headers) for record in records)
         tagged_count = term_count
-        batch_count = 1
-    overhead = batch_count * (POINT_BYTES + BATCH_BYTES + HEADER_BYTES)
-    return request.size_bytes + overhead + term_count * TERM_BYTES + tagged_count * 8
+    overhead = POINT_BYTES + BATCH_BYTES + HEADER_BYTES
+    return size_bytes + overhead + term_count * TERM_BYTES + tagged_count * 8
 
 
 def _held_bytes(segment: Segment) -> int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from firnmq.engines.memory.backend import MemoryState
 from firnmq.engines.segments import Segment
 from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.shardlog.backend import IndexEntry
+from firnmq.engines.shardlog.changes import Leftovers, clean_up, drops_of
 from firnmq.engines.shardlog.compact import NotReplaced
+from firnmq.engines.state import merged_keys
 from firnmq.errors import StorageFailed, storage_failure
 
 
 class MemoryLog(ShardLog):
     """A ShardLog that has no disk to be reopened from: closing it would lose what it holds.
 
-    Nothing in memory depends on a change on disk that failed, so the log goes on as it was. Only
-    whether the catalog has taken a compacted segment can be unknown, and then both copies stay
-    until it can be asked.
+    Nothing in memory depends on a change on disk that failed, so the log goes on as it was. If
+    the outcome of a change is unknown, `settle` asks the stores once they answer again. Until then
+    both copies of a compacted segment stay.
     """
 
     __slots__ = ()
@@ -26,10 +29,15 @@ class MemoryLog(ShardLog):
         return state
 
     def fail(self, cause: BaseException) -> StorageFailed:
-        """What to tell the caller; the log stays open."""
+        """What to tell the caller; the log stays open, and asks later what became of the change."""
+        self.state.is_doubtful = True
         if isinstance(cause, StorageFailed):
             return type(cause)(self.spec.name, cause.cause)
         return storage_failure(self.spec.name, cause)
+
+    def staged_entries(self) -> list[IndexEntry]:
+        """Additions to the index alone: there is no checkpoint to come back to."""
+        return [] if self.replication is not None else self._turn_index().entries
 
     def move_start(self, start_offset: int) -> None:
         self.settle()
@@ -38,7 +46,7 @@ class MemoryLog(ShardLog):
     def replace_sealed(self, old: list[Segment], new: Segment) -> None:
         state = self.state
         if state.doubt is not None:
-            raise NotReplaced(self.spec.name, OSError("an earlier change has to be settled first"))
+            raise NotReplaced(self.spec.name, OSError("an earlier change is not complete yet"))
         state.doubt = (old, new)
         try:
             super().replace_sealed(old, new)
@@ -48,8 +56,8 @@ class MemoryLog(ShardLog):
         state.doubt = None
 
     def settle(self) -> None:
-        """Carries out a replacement of which it is not known whether the catalog has it; raises
-        if that is still unknown. The lock is held."""
+        """Takes over changes whose outcome was unknown; raises if it still is. The lock is held."""
+        self._take_kept()
         state = self.state
         if state.doubt is None:
             return
@@ -63,8 +71,26 @@ class MemoryLog(ShardLog):
         except BaseException:
             state.doubt = doubt
             raise
-        if new.bytes is not old[0].bytes:  # Else only the description has changed.
-            for segment in gone:
-                self.backend.drop_segment(self.spec, segment)
-        if gone is old:
-            state.forget_segments(self.spec.uid, [each.meta.seq for each in old[1:]])
+        if new.bytes is not old[0].bytes:
+            merged = [each.meta.seq for each in old[1:]] if gone is old else []
+            self.leftovers.add(Leftovers(drops_of(self, gone, merged)))
+        clean_up(self)
+
+    def _take_kept(self) -> None:
+        """Takes over the start and the deletions that the stores have."""
+        state = self.state
+        if not state.is_doubtful:
+            return
+        kept = state.kept(self.spec.uid)
+        state.is_doubtful = False
+        if kept is None:
+            return
+        start_offset, holes, dead_keys = kept
+        self.holes |= {at for at in holes if at < self.tail.next_offset}
+        self.dead_keys = merged_keys(self.dead_keys, dead_keys)
+        if start_offset > self.view.start_offset:
+            try:
+                super().move_start(start_offset)
+            except BaseException:
+                state.is_doubtful = True
+                raise

@@ -46,12 +46,12 @@ class RowBytes:
         return False
 
     def sync(self) -> None:
-        """The turn's rows are written and synced together, once, by whoever ends the turn."""
+        """Nothing to do: the end of the turn writes and syncs all its rows together, once."""
 
-    def make_room(self, position: int) -> bool:
+    def preallocate(self, position: int) -> bool:
         return False
 
-    def give_back_room(self, position: int) -> None:
+    def release_preallocation(self, position: int) -> None:
         """There is none."""
 
     def read(self, position: int, size: int) -> list[Buffer]:
@@ -62,7 +62,7 @@ class RowBytes:
         return [value for _, value in rows]
 
     def read_nowait(self, position: int, size: int) -> Buffer | None:
-        return None  # Nobody knows what RocksDB has in memory.
+        return None  # RocksDB does not tell what it has in memory.
 
     def range_at(self, position: int, size: int) -> FileRange:
         raise NotImplementedError(f"{self.where} is no file")

@@ -1,21 +1,24 @@
 """Puts the RocksDB engine together: logs in rows, written through the I/O pool.
 
-Rows, index entries and checkpoint of a turn are one atomic write, so a log is never torn and its
-recovery has nothing to scan.
+Rows and checkpoint of a turn are one atomic write, with the index entries unless these are many.
+So a log is never torn, and its recovery has nothing to scan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 
 from firnmq.config import StorageType
 from firnmq.disk import Family, IoPool, KeyValueStore
 from firnmq.engines.copies import drop_strays_of
 from firnmq.engines.durable import DurableBackend, DurableKeeper
 from firnmq.engines.engine import LogEngine
+from firnmq.engines.gate import AppendGate
 from firnmq.engines.rocksdb.bytes import RowBytes, rows_of_shard
 from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import Append
+from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.state import ShardSpec
 
 
@@ -39,15 +42,21 @@ class RowLayout:
 def rocksdb_engine(
     backend: DurableBackend,
     pool: IoPool[Append],
+    rolls: RollDriver,
     *,
+    gate: AppendGate,
     producer_expiration_ms: int,
     compaction_bytes: int,
+    judges: Executor | None = None,
 ) -> LogEngine:
-    keeper = DurableKeeper(StorageType.ROCKSDB.value, backend, pool)
+    keeper = DurableKeeper(StorageType.ROCKSDB.value, backend, pool, rolls)
     return LogEngine(
         keeper,
         backend.state,
         backend.clock,
+        health=backend.health,
+        gate=gate,
         producer_expiration_ms=producer_expiration_ms,
         compaction_bytes=compaction_bytes,
+        judges=judges,
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from pathlib import Path
 
 from firnmq.config import StorageType
 from firnmq.disk import FileCache, IoPool
 from firnmq.engines.durable import DurableBackend, DurableKeeper
 from firnmq.engines.engine import LogEngine
+from firnmq.engines.gate import AppendGate
 from firnmq.engines.layouts import PartitionPerFile
 from firnmq.engines.shardlog import Append
+from firnmq.engines.shardlog.rolling.driver import RollDriver
 
 SEGMENT_DIRECTORY = "segments"
 
@@ -22,15 +25,21 @@ def segment_layout(data_directory: Path, files: FileCache) -> PartitionPerFile:
 def segment_engine(
     backend: DurableBackend,
     pool: IoPool[Append],
+    rolls: RollDriver,
     *,
+    gate: AppendGate,
     producer_expiration_ms: int,
     compaction_bytes: int,
+    judges: Executor | None = None,
 ) -> LogEngine:
-    keeper = DurableKeeper(StorageType.SEGMENT.value, backend, pool)
+    keeper = DurableKeeper(StorageType.SEGMENT.value, backend, pool, rolls)
     return LogEngine(
         keeper,
         backend.state,
         backend.clock,
+        health=backend.health,
+        gate=gate,
         producer_expiration_ms=producer_expiration_ms,
         compaction_bytes=compaction_bytes,
+        judges=judges,
     )

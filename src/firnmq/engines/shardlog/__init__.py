@@ -1,11 +1,18 @@
 """A shard's log: the chain of segments that all engines share, whatever the bytes are kept in."""
 
-from firnmq.engines.shardlog.append import Append, PreparedBatch, prepare_batch, prepare_records
+from firnmq.engines.shardlog.append import (
+    Append,
+    PreparedBatch,
+    prepare_inline,
+    prepare_records,
+    prepare_request,
+)
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.raw import RawReader
 from firnmq.engines.shardlog.read import LogReader
 from firnmq.engines.shardlog.recovery import forget_deletions_beyond_end, open_log, truncate_log
+from firnmq.engines.shardlog.times import TimeReader
 from firnmq.engines.shardlog.turn import LogTurnHandler
 
 __all__ = [
@@ -16,9 +23,11 @@ __all__ = [
     "PreparedBatch",
     "RawReader",
     "ShardLog",
+    "TimeReader",
     "forget_deletions_beyond_end",
     "open_log",
-    "prepare_batch",
+    "prepare_inline",
     "prepare_records",
+    "prepare_request",
     "truncate_log",
 ]

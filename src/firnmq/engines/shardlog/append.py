@@ -8,14 +8,18 @@ such requests, which is what makes single appends cheap on disk and to read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from functools import lru_cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from firnmq.config import TopicConfig
-from firnmq.disk import Ticket
+from firnmq.config import CleanupPolicy, TopicConfig
+from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
-from firnmq.engines.api import Appended
+from firnmq.disk.waiting import is_blocking
+from firnmq.engines.api import Acks, Appended
 from firnmq.errors import (
+    AppendTimedOut,
     FirnError,
     InvalidArgument,
     InvalidRecord,
@@ -33,15 +37,17 @@ from firnmq.record import (
     decode,
     encode,
     encode_some,
+    judge,
     parse_header,
-    unpacked,
-    validate,
     validate_header,
+    with_header,
 )
 from firnmq.record.batch import (
+    ATTRIBUTE_APPEND_TIME,
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
+    DECOMPRESSED_BYTES_MAX,
     attributes_of,
 )
 
@@ -51,13 +57,25 @@ if TYPE_CHECKING:
 MERGE_RECORDS_MAX = 16
 """Requests of up to this many records are merged with others; larger ones are batches already."""
 BATCH_RECORDS_MAX = 10_000
-"""Records of one batch made here: a read decodes at least one batch."""
+"""Records that requests are merged up to: a read decodes at least one batch."""
 _RECORD_OVERHEAD_BYTES = 32
 _BATCH_OVERHEAD_BYTES = 256
 """More than a batch's header and what a codec adds to bytes it cannot compress."""
 _NO_OFFSET = bytes(8)
 _SEARCHED_BYTES_MAX = 4096
 """In a batch up to this size the expiry header's name is looked for before records are."""
+_INLINE_BYTES_MAX = 2 * 1024 * 1024
+_INLINE_PACKED_BYTES_MAX = 64 * 1024
+_INLINE_UNPACKED_BYTES_MAX = 256 * 1024
+"""What an event loop judges by itself: at most two milliseconds of work with the slowest codec.
+Handing a smaller batch to a thread would cost more than judging it."""
+TERMS_MAX = 100_000
+"""Keys and tags of a client's batch for a topic with an index, so that a small compressed batch
+cannot take the memory of the process."""
+_TERM_BYTES = 300
+"""What a key or tag and its index entry take in memory."""
+_TOLD_INDEXES_MAX = 100
+"""Records that one refusal names, so that a small batch cannot make a large answer."""
 _KEYS_ONLY = Selection(columns=frozenset({"key"}))
 
 
@@ -80,24 +98,54 @@ class PreparedBatch:
         self.terms = terms
         self.first_expiry_ms = first_expiry_ms
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the batch takes until it is stored, the index entries to be made included."""
+        terms = self.terms
+        term_count = 0 if terms is None else len(terms.keys) + len(terms.tags)
+        return len(self.data) + _TERM_BYTES * term_count
+
 
 class Append:
-    """One caller's request: either a few records or prepared batches."""
+    """One caller's request: a few records, or one prepared batch.
 
-    __slots__ = ("appended", "batches", "log", "records", "refusal", "size_bytes", "ticket")
+    A batch is what is stored whole or not at all, whatever fails, so a request never needs two.
+    """
+
+    __slots__ = (
+        *("acks", "appended", "batch", "deadline_s", "log", "records", "refusal", "size_bytes"),
+        "ticket",
+    )
 
     def __init__(
-        self, records: list[NewRecord] | None, batches: list[PreparedBatch], size_bytes: int
+        self, records: list[NewRecord] | None, batch: PreparedBatch | None, size_bytes: int
     ) -> None:
+        self.acks = Acks.ALL
+        self.deadline_s: float | None = None
+        """By `time.monotonic`: queued until then, the request is refused; appended and not
+        acknowledged by then, its outcome is unknown. None: it waits for as long as it takes."""
         self.records = records
-        self.batches = batches
+        self.batch = batch
         self.size_bytes = size_bytes
         self.appended: Appended | None = None
         self.refusal: FirnError | None = None
         """Why the shard does not take it, where that is the sender's fault alone."""
         self.log: ShardLog
-        """Where it goes; set with the ticket when the request is handed to the pool."""
+        """Where it goes; set with the ticket before the request is submitted."""
         self.ticket: Ticket[Appended]
+
+    def promise(self, acks: Acks, deadline_s: float | None) -> None:
+        """What its sender waits for, and how long; one that wants no acknowledgement never does."""
+        self.acks = acks
+        self.deadline_s = None if acks is Acks.NONE else deadline_s
+
+    def overdue(self) -> AppendTimedOut:
+        """What it fails with if it is still queued at its deadline."""
+        return AppendTimedOut(is_unknown=False)
+
+    def let_go(self) -> None:
+        """Drops the records, which are in the log: waiting for replicas takes no more memory."""
+        self.records = self.batch = None
 
 
 def prepare_records(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> Append:
@@ -112,45 +160,106 @@ def prepare_records(records: Sequence[NewRecord], config: TopicConfig, now_ms: i
         # What may not fit is encoded and judged here: the worker must never refuse a request,
         # since that would close the shard for everyone.
         if size + _BATCH_OVERHEAD_BYTES <= config.max_batch_bytes:
-            return Append(stamped, [], size)
-    batches = []
-    start = 0
-    while start < len(records):
-        batch, start = _encoded(records, start, config, now_ms)
-        batches.append(_judged(batch, config))
-    return Append(None, batches, sum(len(batch.data) for batch in batches))
+            return Append(stamped, None, size)
+    batch = _encoded(records, config, now_ms)
+    return Append(None, batch, len(batch.data))
 
 
-def prepare_batch(batch: Buffer, config: TopicConfig) -> PreparedBatch:
-    """Checks one batch from a client. A writable buffer is patched in place later.
+def check_append(records: Sequence[NewRecord], config: TopicConfig) -> None:
+    """Raises what an append of these records would be refused with."""
+    _check_records(records, config)
+    good = [checked(record, max_record_bytes=config.max_record_bytes) for record in records]
+    if sum(map(_rough_size, good)) + _BATCH_OVERHEAD_BYTES > config.max_batch_bytes:
+        _encoded(records, config, 0)
 
-    Records are checked one by one unless that means decompressing them for nobody: then only the
-    header and the CRC are.
+
+def prepare_batch(
+    batch: Buffer, config: TopicConfig, *, max_decompressed: int = DECOMPRESSED_BYTES_MAX
+) -> PreparedBatch:
+    """Judges one batch from a client, records included. A writable buffer is patched later.
+
+    Records are decompressed and walked once. Only a topic with `check.compressed=false` that needs
+    nothing from the records takes a compressed batch by its header and CRC alone.
     """
-    is_indexed = config.index_key or config.index_tag
-    if is_indexed or not attributes_of(batch) & ATTRIBUTE_CODEC:
-        header = validate(
-            batch, max_batch_bytes=config.max_batch_bytes, max_record_bytes=config.max_record_bytes
-        )
-    else:
+    if _is_compressed(batch) and not (config.check_compressed or _needs_records(config)):
         header = validate_header(batch, max_batch_bytes=config.max_batch_bytes)
+        _check_producer(header)
+        return PreparedBatch(_without_offset(_writable(batch)), header, None)
+    judged = judge(
+        batch,
+        max_batch_bytes=config.max_batch_bytes,
+        max_record_bytes=config.max_record_bytes,
+        max_decompressed=max_decompressed,
+        expire_header=config.expire_header_bytes,
+    )
+    header = judged.header
+    _check_producer(header)
+    data = _writable(batch)
+    if judged.is_corrected:
+        with_header(data, header)
+    _without_offset(data)
+    if not _needs_records(config):
+        return PreparedBatch(data, header, None)
+    plain = data if judged.plain is batch else _without_offset(judged.plain)
+    if config.compacts and judged.has_keyless:
+        raise KeyRequired(_keyless_indexes(plain))
+    terms = terms_of(plain, config, max_terms=TERMS_MAX) if judged.has_terms else None
+    expiry_ms = judged.first_expiry_ms
+    return PreparedBatch(data, header, terms, expiry_ms if expiry_ms >= 0 else NEVER_MS)
+
+
+def _needs_records(config: TopicConfig) -> bool:
+    """Whether storing a batch takes something from its records, besides judging them."""
+    return (
+        config.index_key
+        or config.index_tag
+        or config.expire_header is not None
+        or config.cleanup_policy is not CleanupPolicy.DELETE
+    )
+
+
+def prepare_inline(batch: Buffer, config: TopicConfig) -> PreparedBatch | None:
+    """`prepare_batch` for an event loop; None if other clients would have to wait too long."""
+    if not _is_compressed(batch):
+        limit = _INLINE_UNPACKED_BYTES_MAX if _needs_records(config) else _INLINE_BYTES_MAX
+        return prepare_batch(batch, config) if len(batch) <= limit else None
+    if len(batch) > _INLINE_PACKED_BYTES_MAX:
+        return None
+    try:
+        return prepare_batch(batch, config, max_decompressed=_INLINE_UNPACKED_BYTES_MAX)
+    except LimitExceeded:
+        return None  # The batch may only be above the limit for event loops.
+
+
+async def prepare_request(batch: Buffer, config: TopicConfig, judges: Executor | None) -> Append:
+    """`prepare_batch` for a request, in a thread of `judges` where an event loop would take too
+    long."""
+    prepared = None if is_blocking() else prepare_inline(batch, config)
+    if prepared is None:
+        prepared = await call_blocking(judges, prepare_batch, batch, config)
+    return Append(None, prepared, prepared.held_bytes)
+
+
+def _check_producer(header: BatchHeader) -> None:
+    """Refuses what only the node may write, and producers that do not count their batches."""
     if header.attributes & ATTRIBUTE_CONTROL:
         raise InvalidRecord("control batches are written by the coordinator of transactions only")
-    if (
-        header.attributes & ATTRIBUTE_TRANSACTIONAL
-        and min(header.producer_id, header.producer_epoch) < 0
-    ):
+    if header.producer_id >= 0:
+        if header.producer_epoch < 0 or header.base_sequence < 0:
+            raise InvalidRecord(
+                f"a batch of producer {header.producer_id} needs an epoch and a sequence number, "
+                f"not {header.producer_epoch} and {header.base_sequence}"
+            )
+    elif header.attributes & ATTRIBUTE_TRANSACTIONAL:
         raise InvalidRecord("a transactional batch needs a producer and its epoch")
-    data = _writable(batch)
-    data[0:8] = _NO_OFFSET  # The client's own base offset means nothing here.
-    if config.expire_header is None and not (is_indexed or config.compacts):
-        return PreparedBatch(data, header, None)
-    plain: Buffer = unpacked(data) if _is_compressed(data) else data
-    if config.compacts and _has_keyless(plain):
-        raise KeyRequired
-    return PreparedBatch(
-        data, header, terms_of(plain, config), first_expiry(plain, config, "client")
-    )
+    if header.attributes & ATTRIBUTE_APPEND_TIME:
+        raise InvalidRecord("a producer must not say that a batch has the time of its append")
+
+
+def _without_offset(batch: bytearray | memoryview) -> bytearray | memoryview:
+    """The batch without the client's own base offset, which means nothing here."""
+    batch[0:8] = _NO_OFFSET
+    return batch
 
 
 def _is_compressed(batch: Buffer) -> bool:
@@ -178,38 +287,40 @@ def merge_records(records: list[NewRecord], config: TopicConfig, now_ms: int) ->
     return PreparedBatch(data, parse_header(data, 0), terms_of(data, config), expiry)
 
 
-def _judged(batch: PreparedBatch, config: TopicConfig) -> PreparedBatch:
-    if batch.record_count == 1 and len(batch.data) > config.max_batch_bytes:
-        raise LimitExceeded("batch", len(batch.data), config.max_batch_bytes)
-    return batch
-
-
-def _encoded(
-    records: Sequence[NewRecord], start: int, config: TopicConfig, now_ms: int
-) -> tuple[PreparedBatch, int]:
-    """A batch of records from `start` on, as many as fit, and the index of the next record."""
-    data, end, has_terms = encode_some(
+def _encoded(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> PreparedBatch:
+    """One batch of all records; LimitExceeded if they do not fit."""
+    limit = config.max_batch_bytes
+    encode_from = partial(
+        encode_some,
         records,
-        start,
         now_ms=now_ms,
-        compression=Compression[config.compression_type.name],
         tag_header=config.tag_headers[0].encode(),
         expire_header=config.expire_header_bytes,
         max_record_bytes=config.max_record_bytes,
-        max_batch_bytes=config.max_batch_bytes,
-        max_records=BATCH_RECORDS_MAX,
+        max_batch_bytes=limit,
     )
+    data, end, has_terms = encode_from(0, compression=Compression[config.compression_type.name])
+    if end < len(records):
+        size_bytes = end = 0
+        while end < len(records):
+            part, end, _ = encode_from(end)
+            size_bytes += len(part)
+        what = f"a request of {len(records):,} records, stored whole or not at all,"
+        raise LimitExceeded(what, size_bytes, limit, option="max.batch.bytes")
+    if len(records) == 1 and len(data) > limit:
+        raise LimitExceeded("batch", len(data), limit, option="max.batch.bytes")
     terms, expiry = None, NEVER_MS
     if has_terms:
         terms, expiry = terms_of(data, config), first_expiry(data, config)
-    return PreparedBatch(data, parse_header(data, 0), terms, expiry), end
+    return PreparedBatch(data, parse_header(data, 0), terms, expiry)
 
 
-def terms_of(data: Buffer, config: TopicConfig) -> Terms | None:
+def terms_of(data: Buffer, config: TopicConfig, *, max_terms: int = 2**62) -> Terms | None:
     """Keys and tags for the indexes the topic keeps, with offsets relative to the batch."""
     if not (config.index_key or config.index_tag):
         return None
-    found = collect(data, tag_headers=tuple(name.encode() for name in config.tag_headers))
+    names = tuple(name.encode() for name in config.tag_headers)
+    found = collect(data, tag_headers=names, max_terms=max_terms)
     keys = found.keys if config.index_key else {}
     tags = found.tags if config.index_tag else {}
     base = parse_header(data, 0).base_offset
@@ -243,9 +354,12 @@ def _expiries_only(expire_header: bytes) -> Selection:
     return Selection(columns=frozenset(), expire_header=expire_header)
 
 
-def _has_keyless(batch: Buffer) -> bool:
+def _keyless_indexes(batch: Buffer) -> list[int]:
+    """Which records have no key, as many as a client is told of."""
     keys = decode([batch], _KEYS_ONLY, verify=False, source="client").keys
-    return keys is not None and keys.null_count > 0
+    assert keys is not None
+    keyless = (index for index, key in enumerate(keys.entries()) if key is None)
+    return list(islice(keyless, _TOLD_INDEXES_MAX))
 
 
 def _check_records(records: Sequence[NewRecord], config: TopicConfig) -> None:

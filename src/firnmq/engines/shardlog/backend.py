@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from firnmq.clock import Clock
 from firnmq.engines.retired import Retired
@@ -11,17 +11,23 @@ from firnmq.engines.segments import Segment, SegmentBytes, SegmentCopy, SegmentM
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.state import ShardSpec
 from firnmq.engines.tier import ColdMedium
+from firnmq.health import Health
 from firnmq.index import Checkpoint, IndexSink, SegmentIndex
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
+    from firnmq.engines.shardlog.rolling.parked import ParkingBudget
+    from firnmq.engines.shardlog.watermark import Replication
+
+IndexEntry = tuple[Any, Any]
+"""What a backend makes of one addition to an index, and stores with `commit_entries`."""
 
 
 class TurnIndex(IndexSink, Protocol):
     """An index sink that also takes the checkpoint, and gives what it gathered."""
 
     @property
-    def entries(self) -> list[tuple[bytes, bytes]]: ...
+    def entries(self) -> list[IndexEntry]: ...
 
     def set_checkpoint(self, checkpoint: Checkpoint) -> None: ...
 
@@ -55,6 +61,8 @@ class LogState(Protocol):
 
     def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
 
+    def retire_holes_below(self, uid: int, offset: int) -> None: ...
+
     def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None: ...
 
     def note_retired(
@@ -76,7 +84,7 @@ class Backend(Protocol):
     def commit(self, logs: list[ShardLog]) -> None:
         """Writes the staged rows and index entries of the logs; durable where they ask for it."""
 
-    def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
+    def commit_entries(self, entries: list[IndexEntry]) -> None:
         """Writes index entries by themselves, unsynced."""
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
@@ -84,8 +92,8 @@ class Backend(Protocol):
         store, what is cached of it."""
 
     def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentCopy:
-        """A sealed segment to be written anew, where nothing is or what is left from an
-        interrupted attempt."""
+        """A sealed segment to be rewritten. Its place is empty or has what an interrupted attempt
+        left."""
 
     def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
         """The active segment with its index emptied, durably."""
@@ -100,6 +108,14 @@ class Backend(Protocol):
         """Removes what is kept of producers; unsynced, as a crash may bring them back."""
 
     @property
+    def parking(self) -> ParkingBudget:
+        """What appends may take that wait for their log's next segment."""
+
+    @property
+    def replication(self) -> Replication | None:
+        """What moves the high watermarks of logs; None where there is one replica."""
+
+    @property
     def cold(self) -> ColdMedium | None:
         """What reads segments that are only in the object store, if there is one."""
 
@@ -108,3 +124,7 @@ class Backend(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    @property
+    def health(self) -> Health:
+        """What failures are reported to."""

@@ -6,10 +6,9 @@ import dataclasses
 from bisect import bisect_right
 
 from firnmq.engines.segments import Segment
-from firnmq.engines.shardlog.scan import Run
 from firnmq.engines.shardlog.view import View, length_of
 from firnmq.errors import Corruption
-from firnmq.record import BatchEntry, Columns, Selection, decode, filtered
+from firnmq.record import BatchEntry, Columns, Run, Selection, decode, filtered
 from firnmq.record.batch import ATTRIBUTE_CONTROL
 
 _OFFSET_BYTES = 8
@@ -97,7 +96,7 @@ def decode_runs(view: View, segment: Segment, runs: list[Run], wanted: Selection
         ]
         return decode_batches(segment, batches, wanted)
     end = runs[-1].entries[-1].last_offset + 1
-    hidden = view.aborted.hiding(runs[0].entries[0].base_offset, end)
+    hidden = view.aborted.hiding(runs[0].entries[0].base_offset, end, view.end_offset)
     batches = [
         run.batch(entry)
         for run in runs

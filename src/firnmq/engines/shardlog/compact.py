@@ -2,7 +2,7 @@
 
 A pass notes, for a stretch of offsets that were not compacted yet, the newest offset of each key,
 and then goes through all segments up to the end of that stretch, the oldest first, and leaves out
-what is older. A segment is written anew beside itself, with its indexes, and takes its own place
+what is older. A segment is rewritten beside itself, with its indexes, and the new one replaces it
 by one change of its description. The log's lock is held for that change only.
 
 The notes are bounded: where there are more keys than they may hold, the stretch ends earlier and
@@ -22,14 +22,16 @@ from firnmq.engines.api import CompactionCounts
 from firnmq.engines.compaction import cleanable, is_due, may_drop_tombstones, may_join
 from firnmq.engines.segments import Segment, SegmentCopy, SegmentGone, SegmentMeta
 from firnmq.engines.shardlog.append import first_expiry, terms_of
+from firnmq.engines.shardlog.changes import Drop, clean_up, drops_of, remove_unlocked
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, Run, SegmentScan
+from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.transactions import HiddenBatches, is_commit_marker
 from firnmq.errors import Corruption, StorageFailed
 from firnmq.index import IndexBuilder, Point
 from firnmq.record import (
     BatchEntry,
     Columns,
+    Run,
     Selection,
     crc32c,
     decode,
@@ -66,11 +68,15 @@ class CompactionPass:
         self._live = Selection()
         """What is neither deleted nor expired."""
 
+    def _age_ms(self, then_ms: int) -> int:
+        """How old a stored time was when the pass began."""
+        return self._clock.age_ms(then_ms, self._now_ms)
+
     def steps(self) -> Generator[int, None, None]:
         """Does the work; yields the number of bytes read, every now and then."""
         metas = [segment.meta for segment in self._view.segments]
-        chosen = cleanable(metas, self._config, self._view.stable_offset, self._now_ms)
-        if not is_due(chosen, self._config, self._now_ms):
+        chosen = cleanable(metas, self._config, self._view.stable_offset, self._age_ms)
+        if not is_due(chosen, self._config, self._age_ms):
             return
         self._counts.pass_count += 1
         self._prepare()
@@ -127,7 +133,7 @@ class CompactionPass:
                 yield len(run.buffer)
         return end
 
-    # Which segments are written anew --------------------------------------------------------------
+    # Which segments are rewritten -----------------------------------------------------------------
 
     def _segments(self, start: int, end: int) -> list[Segment]:
         """The log's segments with offsets in [start, end), as they are now."""
@@ -156,8 +162,8 @@ class CompactionPass:
     def _fits(self, length: int, before: Segment, after: Segment) -> bool:
         """Whether a segment may be added to what is `length` bytes and ends with `before`."""
         config = self._config
-        return length + after.meta.length <= config.segment_bytes and may_join(
-            before.meta, after.meta, config, self._now_ms
+        return length + after.meta.length <= config.segment_bytes_max and may_join(
+            before.meta, after.meta, config, self._age_ms
         )
 
     def _leave(self, segment: Segment, reached: int, tombstone_count: int) -> None:
@@ -186,8 +192,12 @@ class CompactionPass:
     def _rewrite(
         self, first: Segment, following: list[Segment], reached: int
     ) -> Generator[int, None, int]:
-        """Writes a segment anew, and those that follow as long as they fit in; their number."""
+        """Rewrites a segment, and those that follow as long as they fit in; their number."""
         log = self._log
+        with log.lock:
+            clean_up(log)
+            if log.leftovers:
+                raise _Abandoned  # One of them may be in the place that is written next.
         target = first.meta.become_compacted(slot=1 - first.meta.slot, has_gaps=True)
         copy = log.backend.new_copy(log.spec, target)
         group: list[Segment] = []
@@ -206,17 +216,15 @@ class CompactionPass:
             new = writer.finish(self._joined(target, group, reached))
             yield 0
         except BaseException:
-            copy.drop()
+            remove_unlocked(log, [Drop(copy.drop)])
             raise
         try:
             self._switch(group, new)
         except (_Abandoned, NotReplaced):
-            copy.drop()
+            remove_unlocked(log, [Drop(copy.drop)])
             raise
         self._count(writer, group, new)
-        for segment in group:
-            log.backend.drop_segment(log.spec, segment)
-        log.backend.state.forget_segments(log.spec.uid, [each.meta.seq for each in group[1:]])
+        remove_unlocked(log, drops_of(log, group, [each.meta.seq for each in group[1:]]))
         return len(group)
 
     def _joined(self, target: SegmentMeta, group: list[Segment], reached: int) -> SegmentMeta:
@@ -234,8 +242,8 @@ class CompactionPass:
         )
 
     def _switch(self, old: list[Segment], new: Segment) -> None:
-        """Makes the new segment part of the log. If that fails nobody knows which of them is, and
-        the log closes, to be opened from disk; unless it is known that nothing has changed."""
+        """Makes the new segment part of the log. If that fails with an unknown outcome, the log
+        closes, to be reopened from disk; it stays open if certainly nothing has changed."""
         log = self._log
         with log.lock:
             if log.refusal is not None or not all(each in log.segments for each in old):
@@ -280,7 +288,7 @@ class CompactionPass:
             live=self._live,
             hidden=self._hidden(segment),
             last_batches=self._last_batches,
-            drops_tombstones=may_drop_tombstones(segment.meta, self._config, self._now_ms),
+            drops_tombstones=may_drop_tombstones(segment.meta, self._config, self._age_ms),
         )
 
 
@@ -324,7 +332,7 @@ class _Judge:
         """The batch as it is if all of it stays; None if nothing does.
 
         A marker stays if it ends an aborted transaction: clients that are told of the transaction
-        look for it. Nobody looks for one that ends a committed transaction.
+        look for it. Clients do not look for one that ends a committed transaction.
         """
         if entry.attributes & ATTRIBUTE_CONTROL:
             return None if is_commit_marker(batch) else _Kept(batch, entry.record_count, 0)

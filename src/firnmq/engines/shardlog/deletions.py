@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from firnmq.engines.shardlog.changes import keep
 from firnmq.engines.shardlog.log import ShardLog
 
 
@@ -16,7 +17,7 @@ def delete_offsets(log: ShardLog, offsets: Sequence[int]) -> list[int]:
     view, state, uid = log.view, log.backend.state, log.spec.uid
     new = sorted({at for at in offsets if view.start_offset <= at < view.end_offset} - log.holes)
     if new:
-        state.add_holes(uid, new)
+        keep(log, lambda: state.add_holes(uid, new))
         log.holes.update(new)
     state.note_retired(uid, sorted({at for at in offsets if 0 <= at < view.start_offset}), {})
     return new
@@ -29,7 +30,7 @@ def delete_key(log: ShardLog, key: bytes) -> int | None:
     # What is not certain yet is not there yet: it is not deleted should it be committed.
     below = log.view.stable_offset
     if _may_have_key(log, key):
-        state.set_dead_key(uid, key, below)
+        keep(log, lambda: state.set_dead_key(uid, key, below))
         log.dead_keys[key] = below
         return below
     state.note_retired(uid, (), {key: below})

@@ -1,8 +1,8 @@
 """What is known of a log's bytes without reading them: batch borders, and what was checked.
 
 Stored batches can be sent from the file to a client as they are if two things are known of the
-bytes: that they begin and end at batch borders, and that they are good. Whoever has read and
-checked some batches notes both here, as a stretch from the first border to the last, with a
+bytes: that they begin and end at batch borders, and that they are good. A reader that has checked
+some batches notes both here, as a stretch from the first border to the last, with a
 border now and then in between. What the log itself appends needs no reading: its batches were
 checked on the way in, and until the segment is sealed they are what the page cache holds. A sealed
 segment is trusted only once it was read, and only for as long as its file is not written to.

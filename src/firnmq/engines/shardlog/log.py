@@ -1,43 +1,51 @@
-"""A shard's log: a chain of segments, the last one active, and what is published of it.
+"""A shard's log: a chain of segments, the last one active, and what is shown of it.
 
-Two parties use a log. Whoever holds `lock` may change it: the I/O worker during a turn, or a
+Two parties use a log. The holder of `lock` may change it: the I/O worker during a turn, or a
 caller of a control operation. Readers take no lock: they look once at `view`, which is replaced
-as a whole when something new is durable and indexed, and never shows more than that.
+as a whole. The view ends at the high watermark, which `advance` alone moves, and never shows more
+than is durable and indexed.
+
+Each turn ends with a point. With one replica the point is the high watermark at once. With more,
+points wait (`watermark.py`) until the replicas have them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import threading
+from collections.abc import Sequence
 
 from firnmq.config import Durability
-from firnmq.disk import Ticket
+from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
 from firnmq.engines.segments import Rows, Segment, SegmentMeta
+from firnmq.engines.shardlog import changes
 from firnmq.engines.shardlog.append import (
     BATCH_RECORDS_MAX,
     Append,
     PreparedBatch,
     merge_records,
 )
-from firnmq.engines.shardlog.backend import Backend, TurnIndex
+from firnmq.engines.shardlog.backend import Backend, IndexEntry, TurnIndex
 from firnmq.engines.shardlog.known import KnownBytes
 from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
+from firnmq.engines.shardlog.rolling.machine import LogClosed, RollMachine
+from firnmq.engines.shardlog.rolling.parked import ParkedAppends
+from firnmq.engines.shardlog.rolling.steps import is_old
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.shardlog.view import View
-from firnmq.engines.shardlog.watchers import Watchers
+from firnmq.engines.shardlog.watermark import HighWatermark, PendingPoint, complete
 from firnmq.engines.state import ShardSpec
 from firnmq.errors import (
     FirnError,
     InvalidTransactionState,
     OutOfOrderSequence,
     ProducerFenced,
-    StaleEpoch,
     StorageFailed,
     storage_failure,
 )
-from firnmq.index import NEVER_MS, Checkpoint, Point
+from firnmq.health import ProblemKind
+from firnmq.index import Checkpoint, Point
 from firnmq.record import NewRecord, chain_batch_crc, crc32c, patch_base
 
 _KEEP_LOCK = 0
@@ -45,10 +53,16 @@ _KEEP_LOCK = 0
 the lock back the worker would wait behind every caller that is preparing a request."""
 _CHAINED_BYTES_MIN = 4096
 """From this size on, a batch's own CRC is worked into the segment's faster than its bytes are."""
+_NO_ROOM = -1
+_NONE_LEFT: Sequence[Append] = ()
 
 
-class ShardLog:
-    """One shard. `lock` guards everything but `view`; see the module's text."""
+class ShardLog(HighWatermark):
+    """One shard. `lock` guards everything but `view`; see the module's text.
+
+    durable end >= every pending point > `view.end_offset`, which is the high watermark. Appends are
+    completed, and index entries stored, when the view reaches them and not before.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -64,9 +78,14 @@ class ShardLog:
         "holes",
         "is_left_to_system",
         "known",
+        "leftovers",
         "lock",
+        "parked",
         "producers",
         "refusal",
+        "replication",
+        "roll_ended",
+        "rolling",
         "rows",
         "segments",
         "spec",
@@ -74,8 +93,7 @@ class ShardLog:
         "synced",
         "tail",
         "upkeep",
-        "view",
-        "watchers",
+        "wants_roll",
     )
 
     def __init__(
@@ -94,25 +112,31 @@ class ShardLog:
         self.backend = backend
         self.lock = threading.Lock()
         self.upkeep = threading.Lock()
-        """Held by whoever writes segments anew, and taken before `lock`."""
+        """Held by the thread that rewrites segments, and taken before `lock`."""
+        self.rolling = RollMachine()
+        self.roll_ended = threading.Condition(self.lock)
+        self.wants_roll = False
+        """The active segment is full or old; a roll ends that."""
+        self.parked = ParkedAppends(backend.parking)
+        """Appends that wait for the next segment."""
+        self.replication = backend.replication
+        """What moves the high watermark; None where this is the only replica."""
         self.segments = segments
         self.tail = tail
         self.holes = holes
-        """Deleted offsets. This set only grows; a smaller one takes its place when the start moves,
-        after the view has: who takes it before the view has all that the view needs."""
+        """Deleted offsets. This set only grows. When the start moves, a smaller one replaces it,
+        after a new view replaced the old one. Readers therefore read `holes` before `view`."""
         self.dead_keys = dead_keys
         """Deleted keys: records below the number are gone. Likewise."""
         self.producers = producers
         """What is known of idempotent producers."""
-        self.watchers = Watchers()
-        """Who waits for the end to move; woken by whoever has moved it."""
         self.hints: dict[int, tuple[int, int, Point]] = {}
         """Where sequential readers will go on: offset → a segment's seq and epoch, and a batch."""
         self.known = KnownBytes(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
         """What can be given out without being read."""
         self.cut_count = 0
-        """Goes up when a cut begins and when it ends: odd while bytes and index are in between;
-        and by two when segments were replaced."""
+        """Goes up when a truncation begins and when it ends: odd while bytes and index are in
+        between; and by two when segments were replaced."""
         self.cold_end_offset = max(
             (each.meta.end_offset for each in segments if not each.meta.is_local), default=0
         )
@@ -121,6 +145,8 @@ class ShardLog:
         """Its handler has noted that bytes of it are not synced, for as long as it is open."""
         self.refusal: FirnError | None = None
         """Why nothing can be appended any more: storage failed or the shard was deleted."""
+        self.leftovers = changes.Leftovers()
+        """What other stores still have of what is no longer part of the log."""
         self.rows = Rows()
         self._gathered: list[Buffer] = []
         self._gathered_position = tail.position
@@ -130,34 +156,46 @@ class ShardLog:
         """How far the active segment is known to be on the device."""
         self.stored: Checkpoint | None = None
         """The checkpoint that was given to the backend last."""
-        self.view = self._view_of_tail(start_offset)
+        super().__init__(self._view_of_tail(start_offset))
 
-    # Appending: stage, then sync, then commit, then publish. The lock is held throughout. -------
+    # Appending: stage, sync, commit, end the turn. The lock is held throughout. -----------------
 
-    def stage(self, requests: list[Append]) -> None:
-        """Numbers the requests' records and hands their bytes to the active segment."""
+    def stage(self, requests: list[Append]) -> Sequence[Append]:
+        """Numbers the requests' records and hands their bytes to the active segment. Returns the
+        last ones if they do not fit, and must wait for the next segment."""
         now_ms = self.backend.clock.now_ms()
+        if is_old(self):
+            self.wants_roll = True
         waiting: list[Append] = []
         waiting_count = waiting_bytes = 0
+        fits = True
         for request in requests:
             if request.records is None:
                 if waiting:
-                    self._stage_merged(waiting, now_ms)
+                    fits = self._stage_merged(waiting, now_ms)
                     waiting, waiting_count, waiting_bytes = [], 0, 0
-                self._stage_batches(request, now_ms)
+                assert request.batch is not None
+                fits = fits and self._stage_request(request, request.batch, now_ms)
+                if not fits:
+                    break
                 continue
             if waiting and (
                 waiting_count + len(request.records) > BATCH_RECORDS_MAX
                 or waiting_bytes + request.size_bytes > self.spec.config.max_batch_bytes
             ):
-                self._stage_merged(waiting, now_ms)
+                fits = self._stage_merged(waiting, now_ms)
                 waiting, waiting_count, waiting_bytes = [], 0, 0
+                if not fits:
+                    break
             waiting.append(request)
             waiting_count += len(request.records)
             waiting_bytes += request.size_bytes
         if waiting:
-            self._stage_merged(waiting, now_ms)
+            fits = self._stage_merged(waiting, now_ms)
         self._hand_over()
+        if fits:
+            return _NONE_LEFT
+        return [each for each in requests if each.appended is None and each.refusal is None]
 
     def sync(self) -> None:
         """Makes staged bytes durable; afterwards the checkpoint moves to the staged end."""
@@ -165,25 +203,32 @@ class ShardLog:
             self.tail.segment.bytes.sync()
             self.synced = self._checkpoint()
 
-    def published_checkpoint(self) -> Checkpoint:
+    def tail_checkpoint(self) -> Checkpoint:
         """The present end as a checkpoint; nothing may be staged."""
         return self._checkpoint()
 
     def note_synced(self, reached: Checkpoint) -> None:
-        """Moves the checkpoint to an end whose bytes were synced meanwhile."""
+        """Moves the checkpoint to an end whose bytes were synced without the lock."""
         self.synced = reached
 
-    def staged_entries(self) -> list[tuple[bytes, bytes]]:
-        """Index entries to be committed, with how far the segment is synced and indexed.
+    def staged_entries(self) -> list[IndexEntry]:
+        """Index entries to be committed, with how far the segment is synced and indexed; none where
+        they wait for the high watermark.
 
         Where a turn had none and synced nothing there is nothing to tell: what was told last is
-        still right, and the next opening looks at the log from there.
+        still right, and the next opening looks at the log from there, also for producers' states.
         """
+        if self.replication is not None:
+            return []
         index = self._turn_index()
         synced = self.synced
-        self.producers.store_changes(index)
         if not (index.entries or self.rows.rows) and synced is self.stored:
             return []
+        self.producers.store_changes(index)
+        self._set_checkpoint(index, synced, self.tail.next_offset)
+        return index.entries
+
+    def _set_checkpoint(self, index: TurnIndex, synced: Checkpoint, indexed_upto: int) -> None:
         self.stored = synced
         index.set_checkpoint(
             Checkpoint(
@@ -192,20 +237,104 @@ class ShardLog:
                 crc=synced.crc,
                 max_timestamp=synced.max_timestamp,
                 records_since_point=synced.records_since_point,
-                indexed_upto=self.tail.next_offset,
+                indexed_upto=indexed_upto,
                 first_expiry_ms=synced.first_expiry_ms,
             )
         )
-        return index.entries
 
-    def publish(self) -> None:
-        """Shows readers everything staged. Nothing may be staged and uncommitted."""
+    # The high watermark -------------------------------------------------------------------------
+
+    def end_turn(self, requests: list[Append], settlement: Settlement) -> None:
+        """Adds the point that a turn has reached; what was staged is committed. With one replica,
+        that is the high watermark."""
+        if self.replication is None:
+            self._staged_is_committed()
+            self.show(self._view_of_tail(self.view.start_offset))
+            complete(requests, settlement)
+            self.watchers.wake(settlement)  # Last: appends need not wait for readers.
+            return
+        self._add_point(requests, settlement)
+        self.replication.durable_end_moved(self, self.tail.next_offset)
+
+    def advance(self, high_watermark: int) -> None:
+        """Moves the high watermark: shows the last point at or below it, and completes the appends
+        up to that same point. One that is below the present one changes nothing.
+
+        Any thread may call it. It does not wait for `lock`, which is held during a sync, unless the
+        index cannot be written: then the log closes.
+        """
+        settlement = Settlement()
+        try:
+            self.show_pending(high_watermark, settlement)
+        except STORAGE_ERRORS as error:
+            with self.lock:
+                if self.refusal is None:
+                    self.fail(error)
+            self.watchers.wake(settlement)
+        settlement.deliver()
+
+    def store_entries(self, points: list[PendingPoint]) -> None:
+        last = points[-1]
+        index = self.backend.turn_index(self.spec, last.view.segments[-1])
+        for point in points:
+            index.entries.extend(point.entries)
+        if index.entries or last.checkpoint is not self.stored:
+            self._set_checkpoint(index, last.checkpoint, last.view.end_offset)
+        self.backend.commit_entries(index.entries)
+
+    def _add_point(self, requests: list[Append], settlement: Settlement) -> None:
+        """Lets the staged point wait for the high watermark, with the appends that need it."""
+        index = self._turn_index()
+        self.producers.store_changes(index)
+        entries = list(index.entries)
+        self._staged_is_committed()
+        complete((each for each in requests if each.refusal is not None), settlement)
+        waiting = [each for each in requests if each.refusal is None]
+        view = self._view_of_tail(self.view.start_offset)
+        self.add_pending(PendingPoint(view, waiting, entries, self.synced), settlement)
+
+    def commit_checkpoint(self) -> None:
+        """Stores how far the segment is synced, after a sync outside a turn."""
+        self.backend.commit([self])
+        if self.replication is None:
+            self._staged_is_committed()
+        else:
+            self._add_point([], Settlement())
+
+    def show_truncated(self, offset: int, position: int) -> None:
+        """Takes everything from the offset on out of sight, before it goes. Appends that wait for
+        the high watermark fail."""
+        cause = OSError(f"the log was truncated to offset {offset} before the append was complete")
+        self.drop_pending(StorageFailed(self.spec.name, cause))
+        view = self.view
+        self.show(
+            view._replace(
+                end_offset=offset,
+                active_length=position,
+                stable_offset=min(view.stable_offset, offset),
+            )
+        )
+
+    def show_start(self, start_offset: int) -> None:
+        """Shows that the log starts later, and the segments that it has now."""
+        self.change_shown(
+            lambda view: view._replace(
+                segments=self.segments,
+                start_offset=start_offset,
+                stable_offset=max(view.stable_offset, start_offset),
+                aborted=self.producers.aborted,
+            )
+        )
+
+    def _show_segments(self) -> None:
+        self.change_shown(lambda view: view._replace(segments=self.segments))
+
+    def _staged_is_committed(self) -> None:
         if self._staged_index is not None and self._staged_index.entries:
             self._staged_index = None
         if self.rows.rows:
             self.rows = Rows()
         self._has_staged_marker = False
-        self.view = self._view_of_tail(self.view.start_offset)
 
     def _view_of_tail(self, start_offset: int) -> View:
         tail = self.tail
@@ -218,51 +347,54 @@ class ShardLog:
             tail.next_offset if first_open is None else max(first_open, start_offset),
             self.producers.aborted,
             tail.builder.first_expiry_ms,
+            tail.builder.max_timestamp,
         )
         return tuple.__new__(View, fields)  # Calling the class takes another call.
 
-    def take_written(
-        self, position: int, next_offset: int, crc: int, record_count: int, max_timestamp: int
-    ) -> None:
-        """Shows readers one more plain batch, written up to the position. Nothing was staged."""
-        tail = self.tail
-        tail.crc = crc
-        tail.position = self._gathered_position = position
-        tail.next_offset = next_offset
+    def take_written(self, batch: PreparedBatch, base_offset: int) -> None:
+        """Shows one more batch, written at the end. Nothing was staged, no index entry is due, and
+        this is the only replica."""
+        tail, data = self.tail, batch.data
+        tail.crc = _chained(tail.crc, data)
+        tail.position = self._gathered_position = tail.position + len(data)
+        tail.next_offset = base_offset + batch.record_count
         builder = tail.builder
-        builder.records_since_point += record_count
-        if max_timestamp > builder.max_timestamp:
-            builder.max_timestamp = max_timestamp
-        self.view = self._view_of_tail(self.view.start_offset)
+        builder.records_since_point += batch.record_count
+        if batch.max_timestamp > builder.max_timestamp:
+            builder.max_timestamp = batch.max_timestamp
+        if batch.first_expiry_ms < builder.first_expiry_ms:
+            builder.first_expiry_ms = batch.first_expiry_ms
+        if batch.header.producer_id >= 0:
+            self.producers.note(batch.header, base_offset, data, self.backend.clock.now_ms())
+        self.show(self._view_of_tail(self.view.start_offset))
 
     def watch(self, ticket: Ticket[None], end_offset: int) -> bool:
-        """Settles the ticket when the end moves beyond the offset; False if it has already."""
+        """Completes the ticket when the end moves beyond the offset; False if it has already."""
         return self.watchers.add(
             ticket, lambda: self.view.end_offset > end_offset or self.refusal is not None
         )
 
-    def publish_sealed(self) -> int:
-        """Shows readers what was sealed in a turn that failed later; returns where that ends.
-
-        It is durable and in the chain, so nothing takes it back when the log is reopened.
-        """
-        active = self.tail.segment.meta
-        if active.seq > self.view.segments[-1].meta.seq:
-            start, end = self.view.start_offset, active.base_offset
-            # Not what the producers' states say: they are of a turn that failed.
-            first_open = min((each[2] for each in self.segments[-2].meta.transactions), default=end)
-            stable = max(first_open, start)
-            self.view = View(self.segments, start, end, 0, stable, self.producers.aborted, NEVER_MS)
-        return self.view.end_offset
-
     def fail(self, cause: BaseException) -> StorageFailed:
-        """Closes the log for writing; what is published stays readable, the rest is forgotten."""
+        """Closes the log for writing; what is shown stays readable, the rest is forgotten."""
         if isinstance(cause, StorageFailed):
             failure = type(cause)(self.spec.name, cause.cause)
         else:
             failure = storage_failure(self.spec.name, cause)
-        self.refusal = failure
+        self.refuse(failure)
+        self.backend.health.report(ProblemKind.SHARD_FAILED, self.spec.name, failure)
         return failure
+
+    def refuse(self, refusal: FirnError) -> None:
+        """Lets nothing be appended any more, and fails what waits for the high watermark or for the
+        next segment. A driver that is at work is not waited for."""
+        self.refusal = refusal
+        self.drop_pending(refusal)
+        self.rolling.handle(LogClosed(), 0.0)
+        self.parked.fail(refusal)
+        if self.rolling.is_under_way:  # Its driver may be waiting for the high watermark.
+            settlement = Settlement()
+            self.watchers.wake(settlement)
+            settlement.deliver()
 
     @property
     def has_unsynced(self) -> bool:
@@ -276,63 +408,28 @@ class ShardLog:
         """
         return self.spec.config.durability is Durability.FSYNC or self._has_staged_marker
 
-    def is_quick(self, size_bytes: int) -> bool:
-        """Whether appending so much is a plain write into the page cache: no sync, no new file."""
-        tail = self.tail
+    def may_run_inline(self) -> bool:
+        """Whether a turn that appends a little is a write into the page cache: no sync, no file to
+        be made."""
         return (
             self.spec.config.durability is Durability.OS
-            and 0 < tail.position <= self.spec.config.segment_bytes - size_bytes
+            and self.tail.position > 0
             and not self.lock.locked()
-            and not self.must_roll_by_age(self.backend.clock.now_ms())
         )
 
-    # Rolling --------------------------------------------------------------------------------
+    # Rolling: the rest is in `rolling`. ------------------------------------------------------
 
-    def roll(self) -> None:
-        """Seals the active segment and opens the next one: one durable change of the chain.
+    def show_all_pending(self) -> None:
+        """Moves the high watermark to the end."""
+        if self.replication is not None:
+            settlement = Settlement()
+            self._add_point([], settlement)
+            self.show_pending(self.tail.next_offset, settlement)
+            settlement.deliver()
 
-        Everything staged is made durable first, so a sealed segment never waits for anything.
-        """
-        tail = self.tail
-        self._hand_over()
-        self.give_back_room()
-        tail.segment.bytes.sync()
-        self.synced = self._checkpoint()
-        self.backend.commit([self])
-        now_ms = self.backend.clock.now_ms()
-        sealed = tail.segment.meta.become_sealed(
-            end_offset=tail.next_offset,
-            length=tail.position,
-            crc=tail.crc,
-            max_timestamp=tail.builder.max_timestamp,
-            now_ms=now_ms,
-            first_expiry_ms=tail.builder.first_expiry_ms,
-            transactions=self.producers.open_transactions(),
-        )
-        active = SegmentMeta(seq=sealed.seq + 1, base_offset=tail.next_offset, created_ms=now_ms)
-        self.backend.state.roll(self.spec.uid, sealed, active, self.producers.snapshot())
-        old = Segment(sealed, tail.segment.bytes, tail.segment.index)
-        new = self.open_segment(active)
-        self.segments = (*self.segments[:-1], old, new)
-        self.tail = Tail(new, next_offset=active.base_offset)
-        self.known.begin(active.seq, Point(active.base_offset, 0))
-        self._gathered_position = 0
-        self._staged_index = None
-        self.rows = Rows()
-        self.synced = self._checkpoint()
-
-    def give_back_room(self) -> None:
+    def release_preallocation(self) -> None:
         """Lets the active segment's bytes end where its batches do."""
-        self.tail.segment.bytes.give_back_room(self.tail.position)
-
-    def must_roll_by_age(self, now_ms: int) -> bool:
-        config, first = self.spec.config, self.tail.first_append_ms
-        if first is None:
-            return False
-        if config.segment_ms is not None and now_ms - first >= config.segment_ms:
-            return True
-        limit = config.max_compaction_lag_ms
-        return limit is not None and config.compacts and now_ms - first >= limit
+        self.tail.segment.bytes.release_preallocation(self.tail.position)
 
     def open_segment(self, meta: SegmentMeta) -> Segment:
         return Segment(
@@ -345,62 +442,11 @@ class ShardLog:
 
     def move_start(self, start_offset: int) -> None:
         """Moves the start and drops sealed segments that end at or below it."""
-        try:
-            self._move_start(start_offset)
-        except StaleEpoch:
-            # Whether a change of a copy was made is known to the catalog alone if it failed.
-            for segment in self.segments[:-1]:
-                self.take_changes(segment.meta.seq)
-            self._move_start(start_offset)
+        changes.move_start(self, start_offset)
 
-    def _move_start(self, start_offset: int) -> None:
-        view = self.view
-        gone = [
-            segment
-            for segment in self.segments
-            if segment.meta.is_sealed and segment.meta.end_offset <= start_offset
-        ]
-        if start_offset <= view.start_offset and not gone:
-            return
-        start_offset = max(start_offset, view.start_offset)
-        if start_offset > self.synced.next_offset:
-            self._sync_below_start()
-        state, uid = self.backend.state, self.spec.uid
-        state.move_start(uid, start_offset, [segment.meta for segment in gone])
-        self.segments = self.segments[len(gone) :]
-        has_forgotten = self.producers.forget_below(start_offset)
-        self.view = view._replace(
-            segments=self.segments,
-            start_offset=start_offset,
-            stable_offset=max(view.stable_offset, start_offset),
-            aborted=self.producers.aborted,
-        )
-        if has_forgotten:
-            self.backend.forget_aborted(self.spec, 0, start_offset)
-        # Kept elsewhere first, if they are: who plans a read looks here and then there.
-        dead = {key: below for key, below in self.dead_keys.items() if below <= start_offset}
-        state.retire_dead_keys(uid, dead)
-        # Not taken out of the same ones: who reads an older view still needs them.
-        if dead:
-            self.dead_keys = {key: at for key, at in self.dead_keys.items() if key not in dead}
-        if any(offset < start_offset for offset in self.holes):
-            self.holes = {offset for offset in self.holes if offset >= start_offset}
-        for segment in gone:
-            self.backend.drop_segment(self.spec, segment)
-        # One with a copy in the object store is remembered until that is gone as well.
-        done = [segment.meta.seq for segment in gone if segment.meta.tier is None]
-        state.forget_segments(uid, done)
-
-    def _sync_below_start(self) -> None:
-        """A power cut must not leave a log that ends before its start."""
-        try:
-            self.sync()
-        except OSError as error:
-            raise self.fail(error) from error
-
-    def forget_idle_producers(self, before_ms: int) -> int:
-        """Drops producers that stored nothing since then; how many."""
-        idle = self.producers.forget_idle(before_ms)
+    def forget_idle_producers(self, idle_ms: int) -> int:
+        """Drops producers that have stored nothing for so long; how many."""
+        idle = self.producers.forget_idle(idle_ms, self.backend.clock.now_ms())
         if idle:
             self.backend.forget_producers(self.spec, idle)
         return len(idle)
@@ -414,51 +460,15 @@ class ShardLog:
         self.hints = {}
         self.known.begin(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
         self._staged_index = None
-        self.publish()
+        self._staged_is_committed()
+        self.wants_roll = False
+        self.show(self._view_of_tail(self.view.start_offset))
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
         """Puts the same sealed segment in another medium."""
         self.segments = tuple(new if each is old else each for each in self.segments)
-        self.view = self.view._replace(segments=self.segments)
+        self._show_segments()
         self.hints = {}  # Its epoch may be one that other bytes had.
-
-    def change_copy(self, old: Segment, new: SegmentMeta) -> SegmentMeta:
-        """Gives a sealed segment another copy in the object store, or says that it is only there:
-        in the catalog first, then to readers."""
-        state, uid = self.backend.state, self.spec.uid
-        try:
-            state.change_copy(uid, new)
-        except STORAGE_ERRORS:
-            kept = state.segment(uid, new.seq)
-            if kept is None or _copy_of(kept) != _copy_of(new):
-                raise
-        self._show_copy(old, new)
-        return new
-
-    def take_changes(self, seq: int) -> None:
-        """Takes over what the catalog says of a sealed segment's copy."""
-        for segment in self.segments[:-1]:
-            if segment.meta.seq != seq:
-                continue
-            kept = self.backend.state.segment(self.spec.uid, seq)
-            if kept is not None and kept.is_sealed and _copy_of(kept) != _copy_of(segment.meta):
-                new = dataclasses.replace(
-                    segment.meta,
-                    state=kept.state,
-                    epoch=kept.epoch,
-                    tier=kept.tier,
-                    is_local=kept.is_local,
-                )
-                self._show_copy(segment, new)
-
-    def _show_copy(self, old: Segment, new: SegmentMeta) -> None:
-        if new.is_local:
-            self.replace_segment(old, Segment(new, old.bytes, old.index))
-            return
-        self.cold_end_offset = max(self.cold_end_offset, new.end_offset)
-        self.replace_segment(old, self.open_segment(new))
-        self.cut_count += 2  # Whoever looks at its index here must not take it for empty.
-        self.known.forget(new.seq)
 
     def replace_sealed(self, old: list[Segment], new: Segment) -> None:
         """Puts one segment in the place of some neighbours, whose readers then start over."""
@@ -467,55 +477,58 @@ class ShardLog:
         merged = [segment.meta for segment in old[1:]]
         self.backend.state.replace_sealed(self.spec.uid, new.meta, merged)
         self.segments = (*self.segments[:first], new, *self.segments[first + len(old) :])
-        self.view = self.view._replace(segments=self.segments)
+        self._show_segments()
         self.cut_count += 2
         for segment in old:
             self.known.forget(segment.meta.seq)
 
     # Staging --------------------------------------------------------------------------------
 
-    def _stage_merged(self, requests: list[Append], now_ms: int) -> None:
+    def _stage_merged(self, requests: list[Append], now_ms: int) -> bool:
+        """Whether there was room for the requests, as one batch."""
         records: list[NewRecord] = []
         for request in requests:
             assert request.records is not None
             records += request.records
         offset = self._stage_batch(merge_records(records, self.spec.config, now_ms), now_ms)
+        if offset == _NO_ROOM:
+            return False
         for request in requests:
             assert request.records is not None
             end = offset + len(request.records)
             request.appended = Appended(base_offset=offset, next_offset=end)
             offset = end
+        return True
 
-    def _stage_batches(self, request: Append, now_ms: int) -> None:
-        """A request's batches; one that a producer sends again is answered, not stored again."""
-        base_offset = next_offset = -1
-        for batch in request.batches:
-            header = batch.header
-            stored: ProducerBatch | None = None
-            if header.producer_id >= 0 and not header.is_control:
-                try:
-                    stored = self.producers.check(header)
-                except PRODUCER_REFUSALS as refusal:
-                    request.refusal = refusal
-                    return
-            if stored is not None:
-                first, next_offset = stored.base_offset, stored.last_offset + 1
-            else:
-                first = self._stage_batch(batch, now_ms)
-                next_offset = self.tail.next_offset
-            base_offset = first if base_offset < 0 else base_offset
+    def _stage_request(self, request: Append, batch: PreparedBatch, now_ms: int) -> bool:
+        """Whether there was room for a request's batch. One that a producer sends again is
+        answered, not stored again."""
+        header = batch.header
+        stored: ProducerBatch | None = None
+        if header.producer_id >= 0 and not header.is_control:
+            try:
+                stored = self.producers.check(header)
+            except PRODUCER_REFUSALS as refusal:
+                request.refusal = refusal
+                return True
+        if stored is not None:
+            base_offset, next_offset = stored.base_offset, stored.last_offset + 1
+        else:
+            base_offset = self._stage_batch(batch, now_ms)
+            if base_offset == _NO_ROOM:
+                return False
+            next_offset = self.tail.next_offset
         request.appended = Appended(base_offset=base_offset, next_offset=next_offset)
+        return True
 
     def _stage_batch(self, batch: PreparedBatch, now_ms: int) -> int:
         data, size = batch.data, len(batch.data)
         tail, spec = self.tail, self.spec
         position = tail.position
-        if position and (
-            position + size > spec.config.segment_bytes or self.must_roll_by_age(now_ms)
-        ):
-            self.roll()
-            tail = self.tail
-            position = 0
+        if position + size > spec.config.segment_bytes:
+            self.wants_roll = True
+            if position and position + size > spec.config.segment_bytes_max:
+                return _NO_ROOM
         base_offset = tail.next_offset
         patch_base(data, 0, base_offset, spec.epoch)
         tail.builder.add(
@@ -529,10 +542,7 @@ class ShardLog:
         )
         if tail.first_append_ms is None:
             tail.first_append_ms = now_ms
-        if size < _CHAINED_BYTES_MIN:
-            tail.crc = crc32c(data, tail.crc, _KEEP_LOCK)
-        else:
-            tail.crc = chain_batch_crc(tail.crc, data)  # Its own CRC was checked or made before.
+        tail.crc = _chained(tail.crc, data)
         tail.position = position = position + size
         tail.next_offset = next_offset = base_offset + batch.record_count
         if position >= self.known.next_border_position:
@@ -573,9 +583,11 @@ class ShardLog:
         )
 
 
-def _copy_of(meta: SegmentMeta) -> tuple[object, ...]:
-    """What changes when a segment's copy does."""
-    return meta.state, meta.epoch, meta.tier, meta.is_local
+def _chained(crc: int, batch: Buffer) -> int:
+    """The CRC of a segment's bytes with a batch behind them, whose own CRC is right."""
+    if len(batch) < _CHAINED_BYTES_MIN:
+        return crc32c(batch, crc, _KEEP_LOCK)
+    return chain_batch_crc(crc, batch)
 
 
 PRODUCER_REFUSALS = (ProducerFenced, OutOfOrderSequence, InvalidTransactionState)

@@ -121,9 +121,17 @@ class ProducerSink(Protocol):
 
 
 class ProducerStates:
-    """All producers of one shard. Owned by whoever holds the log's lock."""
+    """All producers of one shard. Owned by the thread that holds the log's lock."""
 
-    __slots__ = ("_by_id", "_new_aborted", "_oldest_ms", "_open", "_touched", "aborted")
+    __slots__ = (
+        "_by_id",
+        "_new_aborted",
+        "_newest_ms",
+        "_oldest_ms",
+        "_open",
+        "_touched",
+        "aborted",
+    )
 
     def __init__(
         self,
@@ -133,6 +141,8 @@ class ProducerStates:
         self._by_id = dict(producers)
         self._oldest_ms = min((each.stored_ms for each in self._by_id.values()), default=0)
         """No producer was last heard of before this; it may be too early."""
+        self._newest_ms = max((each.stored_ms for each in self._by_id.values()), default=0)
+        """No producer was last heard of after this."""
         self._touched: set[int] = set()
         """Producers changed since they were last stored."""
         self.aborted = AbortedTransactions(aborted)
@@ -198,8 +208,8 @@ class ProducerStates:
         )
 
     def snapshot(self) -> tuple[tuple[int, bytes], ...]:
-        """Producers with their packed states, for whoever goes on from here elsewhere: those with
-        an open transaction and the newest of the others, as many as are worth keeping."""
+        """Producers with their packed states, for a node that continues the shard from here: those
+        with an open transaction and the newest of the others, as many as are worth keeping."""
         newest = sorted(
             self._by_id.items(),
             key=lambda each: (
@@ -269,9 +279,8 @@ class ProducerStates:
     def rewind(self, end_offset: int, transactions: Iterable[OpenTransaction], now_ms: int) -> bool:
         """Goes back to an offset at which these transactions were open.
 
-        Epochs stay, as a producer that was fenced must remain so. What was stored of the rest
-        is noted anew by whoever scans the log from there. Returns whether aborted transactions
-        were forgotten.
+        Epochs stay, as a producer that was fenced must remain so. The caller scans the log from
+        there and notes the rest again. Returns whether aborted transactions were forgotten.
         """
         for producer_id, producer in self._by_id.items():
             kept = [batch for batch in producer.batches if batch.last_offset < end_offset]
@@ -299,12 +308,19 @@ class ProducerStates:
         ]
         return True
 
-    def forget_idle(self, before_ms: int) -> list[int]:
-        """Drops producers without an open transaction that stored nothing since; their ids.
+    def forget_idle(self, idle_ms: int, now_ms: int) -> list[int]:
+        """Drops producers without an open transaction that stored nothing for so long; their ids.
 
         Nothing may be staged and uncommitted. The next batch of such a producer is accepted
-        whatever its sequence, as from one never seen.
+        whatever its sequence, as from one never seen. A producer that was last heard of in the
+        future, by a clock that was set back since, counts as heard of now.
         """
+        if self._newest_ms > now_ms:
+            for producer in self._by_id.values():
+                producer.stored_ms = min(producer.stored_ms, now_ms)
+            self._newest_ms = now_ms
+            self._oldest_ms = min(self._oldest_ms, now_ms)
+        before_ms = now_ms - idle_ms
         if self._oldest_ms >= before_ms:
             return []
         idle = [
@@ -320,6 +336,7 @@ class ProducerStates:
 
     def _producer(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
         self._touched.add(producer_id)
+        self._newest_ms = max(self._newest_ms, now_ms)
         producer = self._by_id.get(producer_id)
         if producer is None:
             producer = self._by_id[producer_id] = Producer(epoch, now_ms)

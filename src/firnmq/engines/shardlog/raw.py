@@ -1,9 +1,9 @@
 """Stored batches for a client that takes them as they are: by file range where there is a file.
 
 Two ways lead to the same page. `nowait` answers from what is known of the bytes (`known.py`)
-and never waits for a device, so an event loop may call it; None means that somebody has to look.
-`checked` looks: it reads the batches, checks each one's CRC and that they follow each other, and
-notes what it found for the next reader.
+and never waits for a device, so an event loop may call it; None means that the bytes have to be
+read. `checked` reads the batches, checks each one's CRC and that they follow each other, and notes
+what it found for the next reader.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RawReader(LogReader):
     ) -> StoredPage | None:
         """What can be given out without waiting for a device; None if that cannot be said.
 
-        With no room in `max_bytes` the page has the bounds alone.
+        With a `max_bytes` of 0 the page has the bounds alone.
         """
         self.check_bounds(offset)
         log, view = self._log, self._view
@@ -44,11 +44,11 @@ class RawReader(LogReader):
             return _page(view, (), offset, offset, committed)
         segment = view.segments[segment_number(view, offset)]
         if self._is_filtered(view, segment):
-            return None  # Batches may have to be written anew.
+            return None  # Batches may have to be rewritten.
         try:
             page = self._page_nowait(segment, offset, end_offset, max_bytes, committed, ranges)
         except (SegmentGone, NotPublished, Corruption):
-            return None  # Retention or a cut came between, or it is as bad as it looks.
+            return None  # Retention or truncation came between, or it is as bad as it looks.
         return page if log.cut_count == self._cut_count else None
 
     def _page_nowait(
@@ -73,8 +73,8 @@ class RawReader(LogReader):
     def checked(self, offset: int, max_bytes: int, *, committed: bool, ranges: bool) -> StoredPage:
         """Whole batches, the first one holding the offset, read and found to be good.
 
-        Ends with the segment. Where records were deleted the batches are written anew. With no
-        room in `max_bytes` the page has the bounds alone.
+        Ends with the segment. Where records were deleted the batches are rewritten. With a
+        `max_bytes` of 0 the page has the bounds alone.
         """
 
         def read(view: View) -> StoredPage:

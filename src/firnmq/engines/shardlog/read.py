@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from firnmq.engines.api import AdapterOffsetStrategy, Page, RawPage, Survey
+from firnmq.engines.api import Page, RawPage, Survey
 from firnmq.engines.segments import Segment, SegmentGone
 from firnmq.engines.shardlog.batches import (
     check_base,
@@ -18,7 +18,7 @@ from firnmq.engines.shardlog.batches import (
     whole_batches,
 )
 from firnmq.engines.shardlog.log import ShardLog
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, CHUNK_BYTES_MIN, Run, SegmentScan
+from firnmq.engines.shardlog.scan import CHUNK_BYTES, CHUNK_BYTES_MIN, SegmentScan
 from firnmq.engines.shardlog.survey import survey_of
 from firnmq.engines.shardlog.view import View, length_of, may_expire, segment_number
 from firnmq.errors import (
@@ -32,6 +32,7 @@ from firnmq.errors import (
 from firnmq.index import Point
 from firnmq.record import (
     Columns,
+    Run,
     Selection,
     empty_batch,
     parse_header,
@@ -40,11 +41,13 @@ from firnmq.record.selection import ColumnName
 
 HINTS_MAX = 32
 _ATTEMPTS = 8
-"""How often a read starts over because what it was reading was removed or cut."""
+"""How often a read starts over because what it was reading was removed or truncated."""
 _ATTEMPTS_COLD = 64
 """The same of a log of which a part is only in the object store."""
 _RECORD_BYTES_EXPECTED = 4096
 """A read of few records begins with this much for each, so that one record costs no megabyte."""
+_HISTORY_BYTES = 64 * CHUNK_BYTES
+"""What a call that looks for all records of a key reads at most, so that it ends soon."""
 _OFFSETS_PER_BATCH_MAX = 2**31
 """A batch says in 32 bits how far its last offset is from its first."""
 _NO_COLUMNS: frozenset[ColumnName] = frozenset()
@@ -78,7 +81,7 @@ class LogReader:
     def raw(self, offset: int, max_bytes: int, *, committed: bool = False) -> RawPage:
         """Whole batches, the first one holding the offset; unchecked, as they are stored.
 
-        Where records were deleted or have expired the batches are written anew without them; if
+        Where records were deleted or have expired the batches are rewritten without them; if
         nothing is left up to the end, an empty batch takes the reader there. If only what is
         committed is wanted, batches end where a transaction is open, and the page tells which of
         them were aborted.
@@ -257,6 +260,54 @@ class LogReader:
         columns = decode_runs(view, segment, runs, exact)
         return columns if len(columns) else None
 
+    def key_history(self, key: bytes, start_offset: int, max_records: int, max_bytes: int) -> Page:
+        """All live records of the key from the offset on, in offset order. A page may be empty
+        before the end: a call looks through no more than `_HISTORY_BYTES` of the log."""
+        _check_limits(max_records, max_bytes)
+        spec = self._log.spec
+        if not spec.config.index_key:
+            raise IndexDisabled("key", spec.name)
+        return self._steadily(
+            lambda view: self._key_history(view, key, start_offset, max_records, max_bytes)
+        )
+
+    def _key_history(
+        self, view: View, key: bytes, start_offset: int, max_records: int, max_bytes: int
+    ) -> Page:
+        if start_offset > view.end_offset or start_offset < 0:
+            self.check_bounds(start_offset)
+        found: list[Columns] = []
+        at = max(start_offset, view.start_offset)
+        looked_at_bytes = 0
+        for segment in view.segments[segment_number(view, at) :]:
+            newest = segment.index.newest_of_key(key)
+            if newest is None or newest.offset < at:
+                continue
+            end = min(newest.offset + 1, view.stable_offset)
+            scan = SegmentScan(segment, self._point(segment, at), length_of(view, segment))
+            while at < end and (runs := scan.read(CHUNK_BYTES)):
+                looked_at_bytes += CHUNK_BYTES
+                wanted = dataclasses.replace(
+                    self._live,
+                    start_offset=at,
+                    end_offset=end,
+                    max_records=max_records,
+                    max_bytes=max_bytes,
+                    key=key,
+                )
+                columns = decode_runs(view, segment, runs, wanted)
+                if found and columns.encoded_bytes > max_bytes:
+                    return self._page(view, tuple(found), columns.offsets[0])
+                if len(columns):
+                    found.append(columns)
+                    max_records -= len(columns)
+                    max_bytes -= columns.encoded_bytes
+                at = max(at, columns.next_offset)
+                is_full = columns.is_limited or max_records <= 0 or max_bytes <= 0
+                if is_full or looked_at_bytes >= _HISTORY_BYTES:
+                    return self._page(view, tuple(found), at)
+        return self._page(view, tuple(found), max(at, view.stable_offset))
+
     # By tag ---------------------------------------------------------------------------------------
 
     def by_tag(self, tag: bytes, start_offset: int, max_records: int, max_bytes: int) -> Page:
@@ -301,45 +352,6 @@ class LogReader:
                 if columns.is_limited or max_records <= 0 or max_bytes <= 0:
                     return self._page(view, tuple(found), at)
         return self._page(view, tuple(found), max(at, view.stable_offset))
-
-    # By time --------------------------------------------------------------------------------------
-
-    def offset_by_time(
-        self, timestamp_ms: int, strategy: AdapterOffsetStrategy, *, committed: bool = True
-    ) -> int:
-        """First offset of a live record at least as young as the timestamp."""
-
-        def read(view: View) -> int:
-            end = view.stable_offset if committed else view.end_offset
-            found = self._offset_by_time(view, timestamp_ms, end)
-            if found is not None:
-                return found
-            return view.start_offset if strategy is AdapterOffsetStrategy.EARLIEST else end
-
-        return self._steadily(read)
-
-    def _offset_by_time(self, view: View, timestamp_ms: int, end: int) -> int | None:
-        wanted = dataclasses.replace(
-            self._live,
-            start_offset=view.start_offset,
-            end_offset=end,
-            min_timestamp=timestamp_ms,
-            max_records=1,
-            columns=_NO_COLUMNS,
-        )
-        for segment in view.segments:
-            is_sealed = segment.meta.is_sealed
-            if is_sealed and segment.meta.max_timestamp < timestamp_ms:
-                continue
-            point = segment.index.floor_time(timestamp_ms)
-            if point is None:
-                continue
-            scan = SegmentScan(segment, point, length_of(view, segment))
-            while runs := scan.read(CHUNK_BYTES):
-                columns = decode_runs(view, segment, runs, wanted)
-                if len(columns):
-                    return int(columns.offsets[0])
-        return None
 
     # As a whole -----------------------------------------------------------------------------------
 
@@ -422,7 +434,7 @@ class LogReader:
         if offset is None:
             check_base(view, segment, runs[0])
         entry = runs[0].entries[0]
-        hidden = view.aborted.hiding(entry.base_offset, entry.last_offset + 1)
+        hidden = view.aborted.hiding(entry.base_offset, entry.last_offset + 1, view.end_offset)
         is_hidden = hidden is not None and entry in hidden
         return decode_batches(segment, [] if is_hidden else [runs[0].batch(entry)], wanted)
 
@@ -435,8 +447,8 @@ class LogReader:
         )
 
     def _steadily(self, read: Callable[[View], T]) -> T:
-        """What `read` finds; it starts over when retention, compaction or a cut has removed what
-        it read.
+        """What `read` finds; it starts over when retention, compaction or truncation has removed
+        what it read.
 
         One that comes too late every time reads while nothing may change at last; but never from
         an object store, for which appends must not wait.
@@ -464,7 +476,7 @@ class LogReader:
                 return read(self._view)
             except SegmentGone as gone:
                 if log.refusal is not None:
-                    raise log.refusal from gone  # The shard was deleted meanwhile.
+                    raise log.refusal from gone  # The shard was deleted.
                 raise Corruption("its bytes are not there", where=gone.where) from gone
 
     def _is_all_local(self) -> bool:
@@ -487,7 +499,7 @@ class LogReader:
         return True
 
     def _look(self) -> None:
-        """Takes the log as it is now, after a cut that is under way."""
+        """Takes the log as it is now, after a truncation that is under way."""
         log = self._log
         while log.cut_count % 2:
             with log.lock:

@@ -1,4 +1,4 @@
-"""Opening a log: finish what a crash interrupted, cut a torn tail, index what is not indexed.
+"""Opening a log: finish what a crash interrupted, truncate a torn tail, index what is not indexed.
 
 Work depends on the tail: it starts at the active segment's checkpoint, which moves with every
 sync. Sealed segments are not read.
@@ -11,21 +11,21 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from firnmq.config import Durability
 from firnmq.disk.files import is_blank
-from firnmq.engines.room import may_be_room
+from firnmq.disk.preallocation import may_be_preallocated
 from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, TRUNCATED, SegmentScan
+from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.state import ShardSpec, ShardState
 from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
 from firnmq.index import Checkpoint, IndexBuilder, Point, RocksSegmentIndex
-from firnmq.record import BatchEntry, crc32c, parse_header, walk
-from firnmq.record.batch import BATCH_BYTES_MAX
+from firnmq.record import BatchEntry, BatchStream, Reason, crc32c, parse_header
 from firnmq.record.selection import OFFSET_END
 
 _ENTRIES_PER_COMMIT = 20_000
@@ -52,13 +52,11 @@ def open_log(
 ) -> Recovered:
     """Opens a shard from what is on disk.
 
-    `failed` is the log that was open before a write or sync failed: what it had not published
+    `failed` is the log that was open before a write or sync failed: what it had not shown
     was never acknowledged, and after a failed sync the page cache cannot be trusted to tell what
-    the device holds, so it is cut off.
+    the device holds, so it is truncated.
     """
     chain = state.chain(spec.uid)
-    if failed is not None:
-        chain = _undo_unknown_roll(spec, backend, state, chain, failed)
     start_offset = state.start_offset(spec.uid)
     deleted = [meta for meta in chain if meta.state is SegmentState.DELETED]
     segments = tuple(
@@ -96,19 +94,14 @@ def open_log(
 def truncate_log(
     log: ShardLog, backend: Backend, state: ShardState | None, offset: int, position: int
 ) -> None:
-    """Cuts the active segment at a batch border. The lock is held.
+    """Truncates the active segment at a batch border. The lock is held.
 
     Readers lose sight of the rest first. The index goes before the bytes, so that a crash
-    between the two leaves a segment that is indexed anew, not an index without bytes.
+    between the two leaves a segment that is indexed again, not an index without bytes.
     """
     log.cut_count += 1
     try:
-        view = log.view
-        log.view = view._replace(
-            end_offset=offset,
-            active_length=position,
-            stable_offset=min(view.stable_offset, offset),
-        )
+        log.show_truncated(offset, position)
         segment = backend.without_index(log.spec, log.tail.segment)
         segment.bytes.truncate(position)
         scan = _TailScan(
@@ -123,7 +116,7 @@ def truncate_log(
 
 
 def forget_deletions_beyond_end(log: ShardLog, state: ShardState | None) -> None:
-    """Offsets that were cut off are given out again: old deletions must not hide new records."""
+    """Truncated offsets are given out again: old deletions must not hide new records."""
     uid, end = log.spec.uid, log.tail.next_offset
     if any(offset >= end for offset in log.holes):
         if state is not None:
@@ -138,31 +131,6 @@ def forget_deletions_beyond_end(log: ShardLog, state: ShardState | None) -> None
         state.retired_deletions.cut(uid, end)
 
 
-def _undo_unknown_roll(
-    spec: ShardSpec,
-    backend: Backend,
-    state: ShardState,
-    chain: list[SegmentMeta],
-    failed: ShardLog,
-) -> list[SegmentMeta]:
-    """The chain up to the segment that was active when the log failed.
-
-    Where the change of the chain could not be synced, a roll may be there or not; the segment it
-    sealed may then hold what was never acknowledged. So does one that was begun in a turn that
-    ended in a defect. What was written of those goes before their descriptions, indexes first: a
-    crash in between leaves them empty.
-    """
-    active = failed.view.segments[-1].meta
-    newer = [meta for meta in chain if meta.seq > active.seq]
-    if not newer:
-        return chain
-    for meta in newer:
-        gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
-        backend.without_index(spec, gone).bytes.drop()
-    again = state.undo_roll(spec.uid, active, [meta.seq for meta in newer])
-    return [*(meta for meta in chain if meta.seq < active.seq), again]
-
-
 def _recover_tail(
     spec: ShardSpec,
     backend: Backend,
@@ -170,7 +138,7 @@ def _recover_tail(
     failed: ShardLog | None,
     producers: ProducerStates,
 ) -> tuple[Tail, int, int]:
-    """Finds where the active segment ends; returns its tail, bytes scanned and bytes cut."""
+    """Finds where the active segment ends; returns its tail, bytes scanned and bytes truncated."""
     segment = segments[-1]
     opened = _open_before(segments)
     index = segment.index
@@ -186,10 +154,10 @@ def _recover_tail(
     is_new = failed is None and segment.bytes.is_file
     if is_new and checkpoint is not None and length > checkpoint.position > 0:
         _check_synced(segment, checkpoint)
-    limit = length if failed is None else min(_published_length(failed, segment), length)
+    limit = length if failed is None else min(_shown_length(failed, segment), length)
     if checkpoint is not None and checkpoint.position > limit:
-        # Cut below the checkpoint: only a full scan knows the state there. The checkpoint goes
-        # first, since a crash after the cut would make it promise bytes that are gone.
+        # Truncated below the checkpoint: only a full scan knows the state there. The checkpoint
+        # goes first, since a crash after the truncation would make it promise bytes that are gone.
         index.clear()
         checkpoint = None
     scan = _TailScan(spec, backend, segment, checkpoint, producers, opened)
@@ -197,14 +165,14 @@ def _recover_tail(
     tail = scan.tail
     cut_bytes = 0
     if length > tail.position:
-        if failed is not None or not _is_room(spec, segment, tail.position, length):
+        if failed is not None or not _is_preallocated(spec, segment, tail.position, length):
             cut_bytes = length - tail.position
         segment.bytes.truncate(tail.position)
     elif scan.scanned_bytes:
         segment.bytes.sync()  # Bytes found in the page cache may not be on the device yet.
     stored = index.checkpoint()
     if stored is not None and stored.indexed_upto > tail.next_offset:
-        # Entries for bytes that are gone hide among good ones: index the segment anew.
+        # Entries for bytes that are gone hide among good ones: rebuild the segment's index.
         index.clear()
         scan = _TailScan(spec, backend, segment, None, producers, opened)
         scan.run(tail.position)
@@ -213,20 +181,22 @@ def _recover_tail(
     return tail, scan.scanned_bytes, cut_bytes
 
 
-def _is_room(spec: ShardSpec, segment: Segment, position: int, length: int) -> bool:
-    """Whether all that follows the last batch was written ahead of batches that never came."""
+def _is_preallocated(spec: ShardSpec, segment: Segment, position: int, length: int) -> bool:
+    """Whether all that follows the last batch was preallocated."""
     size = length - position
-    if not segment.bytes.is_file or not may_be_room(spec.config, position, size):
+    if not segment.bytes.is_file or not (
+        spec.config.durability is Durability.FSYNC and may_be_preallocated(position, size)
+    ):
         return False
     try:
         return all(map(is_blank, segment.bytes.read(position, size)))
-    except OSError:  # It is cut off anyway.
+    except OSError:  # It is truncated anyway.
         return False
 
 
 def _check_synced(segment: Segment, checkpoint: Checkpoint) -> None:
-    """Raises Corruption where there are zeros instead of what was synced last: a file with room is
-    long enough whatever it holds. Anything else that is wrong is found by who reads it."""
+    """Raises Corruption where there are zeros instead of what was synced last: a preallocated file
+    is long enough whatever it holds. A reader detects anything else that is wrong."""
     last_offset = checkpoint.next_offset - 1
     point = segment.index.floor_offset(last_offset) or Point(segment.meta.base_offset, 0)
     scan = SegmentScan(segment, point, checkpoint.position)
@@ -250,8 +220,9 @@ def _open_before(segments: tuple[Segment, ...]) -> tuple[OpenTransaction, ...]:
     return segments[-2].meta.transactions if len(segments) > 1 else ()
 
 
-def _published_length(log: ShardLog, segment: Segment) -> int:
-    """What the failed log had shown of the segment; nothing if it was opened in a failed turn."""
+def _shown_length(log: ShardLog, segment: Segment) -> int:
+    """What the failed log had shown of the segment; nothing if that was begun by a roll of which
+    the log did not learn."""
     view = log.view
     is_same = view.segments[-1].meta.seq == segment.meta.seq
     return view.active_length if is_same else 0
@@ -261,7 +232,7 @@ class _TailScan:
     """Walks an active segment from its checkpoint, checking and indexing every batch.
 
     What is kept of producers goes up to where the segment is indexed. Without a checkpoint it is
-    taken back to the segment's beginning and made anew, since it may speak of what is gone.
+    taken back to the segment's beginning and rebuilt, since it may speak of what is gone.
     """
 
     def __init__(
@@ -292,31 +263,25 @@ class _TailScan:
 
     def run(self, limit: int) -> None:
         """Takes batches up to the limit or the first that is torn or corrupt."""
-        tail = self.tail
-        size = CHUNK_BYTES
-        while tail.position < limit:
-            taken = needed = 0
-            reason = None
-            for buffer in self._segment.bytes.read(tail.position, min(size, limit - tail.position)):
-                end = min(len(buffer), limit - tail.position)
-                found = walk(buffer, 0, end, expected_offset=tail.next_offset, verify=True)
-                for entry in found.headers:
-                    self._take(memoryview(buffer)[entry.position :][: entry.size], entry)
-                taken += found.valid_end
-                reason, needed = found.reason, found.needed_bytes
-                if reason is not None:
+        start = position = self.tail.position
+        stream = BatchStream(
+            position=start, offset=self.tail.next_offset, end_position=limit, verify=True
+        )
+        while stream.position < limit:
+            size = min(max(CHUNK_BYTES, stream.needed_bytes), limit - stream.position)
+            for buffer in self._segment.bytes.read(stream.position, size):
+                run = stream.judge(buffer)
+                if run is not None:
+                    for entry in run.entries:
+                        self._take(run.batch(entry), entry)
+                if stream.stop is not None:
                     break
-            self.scanned_bytes += taken
-            if reason not in (None, TRUNCATED):
-                return
-            if taken:
-                size = CHUNK_BYTES
-                continue
-            # A batch larger than a chunk is read whole; one that goes beyond the end is torn.
-            fits = size < needed <= BATCH_BYTES_MAX and tail.position + needed <= limit
-            if not fits:
-                return
-            size = needed
+            stop = stream.stop
+            has_progress = stream.position > position or size < stream.needed_bytes
+            if not has_progress or (stop is not None and stop.reason is not Reason.INCOMPLETE):
+                break
+            position = stream.position
+        self.scanned_bytes += stream.position - start
 
     def finish(self) -> None:
         """Commits what is left, with a checkpoint at the end."""

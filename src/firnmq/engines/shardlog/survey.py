@@ -1,14 +1,32 @@
-"""A log as a planner of reads sees it."""
+"""A log as operators and planners of reads see it."""
 
 from __future__ import annotations
 
 import os
 
-from firnmq.engines.api import Survey, SurveyedSegment
+from firnmq.engines.api import ShardStatus, Survey, SurveyedSegment
 from firnmq.engines.segments import Segment
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.view import View, length_of
 from firnmq.engines.state import merged_keys
+
+
+def status_of(log: ShardLog, failure: str | None) -> ShardStatus:
+    view = log.view
+    sealed = sum(each.meta.length for each in view.segments if each.meta.is_sealed)
+    return ShardStatus(
+        spec=log.spec,
+        start_offset=view.start_offset,
+        end_offset=view.end_offset,
+        stable_offset=view.stable_offset,
+        length_bytes=sealed + view.active_length,
+        max_timestamp=max(
+            view.active_max_timestamp,
+            *(each.meta.max_timestamp for each in view.segments),
+        ),
+        segments=tuple(each.meta for each in view.segments),
+        failure=failure,
+    )
 
 
 def survey_of(log: ShardLog, view: View, holes: set[int], dead_keys: dict[bytes, int]) -> Survey:

@@ -1,8 +1,9 @@
-"""One worker's turns over shard logs: stage, sync, commit and publish what has arrived."""
+"""One worker's turns over shard logs: stage, sync and commit what has arrived, add a point."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
 from firnmq.config import Durability
@@ -10,22 +11,33 @@ from firnmq.disk import Settlement, Turn
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
-from firnmq.engines.shardlog.rooms import Rooms
+from firnmq.engines.shardlog.preallocator import Preallocator
+from firnmq.engines.shardlog.rolling.state import RollState
 
 
 class LogTurnHandler:
     """A TurnHandler; one per worker, called by that worker only."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, want_roll: Callable[[ShardLog], None]) -> None:
+        """`want_roll` has a log rolled by another thread; it is called with the log's lock held."""
         self._backend = backend
+        self._want_roll = want_roll
+        self._parking: set[ShardLog] = set()
+        """Logs that may have parked appends."""
         self._unsynced: dict[ShardLog, float] = {}
         """Logs with acknowledged bytes that are not synced, and when their sync is due."""
         self._left_to_system: WeakSet[ShardLog] = WeakSet()
-        """Those whose sync is never due: housekeeping syncs them, and closing does. One that is
-        deleted or opened anew is nobody's any more, and goes."""
-        self._rooms = Rooms()
+        """Those whose sync is never due: housekeeping syncs them, and closing does. The log of a
+        shard that is deleted or reopened leaves the set, since nothing else refers to it."""
+        self._preallocator = Preallocator()
+
+    @property
+    def has_parked(self) -> bool:
+        return any(log.parked for log in self._parking)
 
     def run(self, turn: Turn[Append]) -> None:
+        if self._parking:
+            self._unpark(turn)
         by_log: dict[ShardLog, list[Append]] = {}
         for request in turn.requests:
             by_log.setdefault(request.log, []).append(request)
@@ -34,7 +46,7 @@ class LogTurnHandler:
         try:
             self._run_locked(turn, by_log)
         except BaseException as defect:
-            # Nobody knows how much was staged, so the logs go on from what is on disk.
+            # How much was staged is unknown, so the logs go on from what is on disk.
             for log in by_log:
                 if log.refusal is None:
                     log.fail(defect)
@@ -44,8 +56,8 @@ class LogTurnHandler:
                 log.lock.release()
 
     def tick(self) -> float | None:
-        """Makes room for the next small appends, and syncs logs whose interval has passed."""
-        self._rooms.update()
+        """Preallocates for the next small appends, and syncs logs whose interval has passed."""
+        self._preallocator.update()
         if not self._unsynced:
             return None
         now = time.monotonic()
@@ -63,7 +75,7 @@ class LogTurnHandler:
                 self._sync_quietly(log)
         self._unsynced.clear()
         self._left_to_system.clear()
-        self._rooms.give_back()
+        self._preallocator.release()
 
     def _run_locked(self, turn: Turn[Append], by_log: dict[ShardLog, list[Append]]) -> None:
         settlement = turn.settlement
@@ -73,32 +85,55 @@ class LogTurnHandler:
                 for request in requests:
                     settlement.fail(request.ticket, log.refusal)
                 continue
+            if log.rolling.is_frozen or log.parked:
+                self._park(turn, log, requests)
+                continue
             position = log.tail.position
             try:
-                log.stage(requests)
+                left = log.stage(requests)
+                if left:
+                    by_log[log] = requests[: len(requests) - len(left)]
+                    self._park(turn, log, left)
+                if log.wants_roll:
+                    self._want_roll(log)
                 if log.wants_sync:
                     log.sync()
-                    self._rooms.note_synced(log, position)
+                    self._preallocator.note_synced(log, position)
                 staged.append(log)
             except STORAGE_ERRORS as error:
-                _fail(settlement, log, requests, error)
-                self._rooms.note_failed(log)
+                _fail(settlement, log, by_log[log], error)
+                self._preallocator.note_failed(log)
         try:
             self._backend.commit(staged)
         except STORAGE_ERRORS as error:
             for log in staged:
                 _fail(settlement, log, by_log[log], error)
             return
-        for log in staged:
-            log.publish()
-            self._note_unsynced(log)
-            for request in by_log[log]:
-                if request.refusal is not None:
-                    settlement.fail(request.ticket, request.refusal)
-                    continue
-                assert request.appended is not None
-                settlement.resolve(request.ticket, request.appended)
-            log.watchers.wake(settlement)  # Last: whoever appended need not wait for readers.
+        replicated: set[ShardLog] = set()
+        try:
+            for log in staged:
+                if log.replication is not None:
+                    replicated.add(log)
+                log.end_turn(by_log[log], settlement)
+                self._note_unsynced(log)
+        finally:
+            if replicated:  # These answer their requests themselves from now on.
+                turn.requests = [each for each in turn.requests if each.log not in replicated]
+
+    def _park(self, turn: Turn[Append], log: ShardLog, requests: Sequence[Append]) -> None:
+        """Takes requests out of the turn, until the log has its next segment. The lock is held."""
+        log.parked.park(requests)
+        self._parking.add(log)
+        gone = set(requests)
+        turn.requests = [each for each in turn.requests if each not in gone]
+
+    def _unpark(self, turn: Turn[Append]) -> None:
+        """Puts parked requests that can go on before the others of the turn."""
+        for log in list(self._parking):
+            if log.rolling.state is RollState.WANTED or log.rolling.is_frozen:
+                continue
+            self._parking.discard(log)
+            turn.requests[:0] = log.parked.take()
 
     def _note_unsynced(self, log: ShardLog) -> None:
         config = log.spec.config
@@ -117,8 +152,7 @@ class LogTurnHandler:
             return  # Rolling has synced it, and the new segment may have no file yet.
         try:
             log.sync()
-            self._backend.commit([log])
-            log.publish()
+            log.commit_checkpoint()
         except STORAGE_ERRORS as error:
             log.fail(error)
 
@@ -126,9 +160,9 @@ class LogTurnHandler:
 def _fail(
     settlement: Settlement, log: ShardLog, requests: list[Append], error: BaseException
 ) -> None:
-    """Closes the log and fails its requests, except those a roll in mid-turn has made durable."""
+    """Closes the log and fails its requests, except those that were stored by an earlier turn."""
     failure = log.fail(error)
-    kept_end = log.publish_sealed()
+    kept_end = log.view.end_offset
     log.watchers.wake(settlement)
     for request in requests:
         appended = request.appended

@@ -10,13 +10,18 @@ from firnmq.engines.transactions import AbortedTransactions
 
 
 class View(NamedTuple):
-    """What readers may see. Segments are in order; the last is active."""
+    """What readers may see. Segments are in order; the last is active.
+
+    Every field is as of the same point of the log: nothing here depends on what was appended after
+    it.
+    """
 
     segments: tuple[Segment, ...]
     start_offset: int
     end_offset: int
+    """The high watermark: the end of what is shown and acknowledged."""
     active_length: int
-    """Published bytes of the active segment."""
+    """Bytes of the active segment below the high watermark."""
     stable_offset: int
     """Everything below it is certain: start_offset <= stable_offset <= end_offset. It is the
     first offset of the earliest open transaction, or the end."""
@@ -24,6 +29,8 @@ class View(NamedTuple):
     """What is to be passed over below the stable offset."""
     active_expiry_ms: int
     """No record of the active segment expires by its own header before this."""
+    active_max_timestamp: int
+    """The greatest timestamp of the active segment's records."""
 
 
 def segment_number(view: View, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Who waits for a log to grow."""
+"""Tickets of readers that wait for a log to grow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Watchers:
     def add(self, ticket: Ticket[None], has_ended: Callable[[], bool]) -> bool:
         """Lets one more wait, unless what it waits for has come already.
 
-        Whoever makes it come does so before taking those who wait, so none is left behind.
+        It comes before the call of `take`, so no ticket is left behind.
         """
         with self._lock:
             if has_ended():

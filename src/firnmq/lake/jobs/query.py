@@ -7,28 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from firnmq.config.names import check_topic_name
-from firnmq.errors import InvalidArgument
+from firnmq.errors import InvalidArgument, TopicNotFound
+from firnmq.lake.jobs.spark_internals import analyzed_plan
+from firnmq.lake.jobs.sqltext import check_tables, check_text, names_in
 from firnmq.lake.plans.wire import WireClient
 from firnmq.lake.spark import register
-from firnmq.lake.tables.catalog import table_name
+from firnmq.lake.tables.catalogs.catalog import table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_QUOTED: Final = re.compile(r"`([^`]+)`")
-_TEXT: Final = re.compile(
-    r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|--[^\n]*|/\*.*?\*/", re.S
-)
-_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEAD_LETTERS: Final = "__dead_letters"
 """Behind a topic's name: the records that do not fit its schema."""
 _SCAN: Final = re.compile(r"RelationV2\[[^\]]*\] firn\b")
-
-
-def names_in(query: str) -> set[str]:
-    """Everything in a query that may be the name of a topic."""
-    bare = _TEXT.sub(" ", query)
-    return {*_QUOTED.findall(bare), *_WORD.findall(_QUOTED.sub(" ", bare))}
 
 
 def known_topics(options: Mapping[str, str]) -> list[str]:
@@ -76,6 +67,29 @@ def dead_letter_views(query: str, topics: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def checked_topics(
+    query: str,
+    options: Mapping[str, str],
+    topics: Iterable[str] | None = None,
+    *,
+    has_other_tables: bool = False,
+) -> list[str]:
+    """The topics that the query may name, which a node is asked for. Raises what can be known to be
+    wrong without Spark. `has_other_tables`: the session may have tables that are no topics."""
+    check_text(query)
+    given = None if topics is None else [check_topic_name(each) for each in topics]
+    if given is not None and "bootstrap" not in options:
+        return given
+    known = known_topics(options)
+    chosen = known if given is None else given
+    for topic in chosen:
+        if topic not in known:
+            raise TopicNotFound(topic)
+    if not has_other_tables:
+        check_tables(query, {**views_for(query, chosen), **dead_letter_views(query, chosen)})
+    return chosen
+
+
 def run_query(
     spark: SparkSession,
     query: str,
@@ -114,5 +128,5 @@ def _make_views(
 def _reads_each_once(frame: DataFrame, count: int) -> bool:
     """Whether no view is read twice. Spark would mix up the filters of two reads of the same view,
     so they are taken over only where there is one."""
-    plan: str = frame._jdf.queryExecution().analyzed().toString()
+    plan = analyzed_plan(frame)
     return len(_SCAN.findall(plan)) == count and "CTERelationRef" not in plan

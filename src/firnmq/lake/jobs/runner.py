@@ -1,4 +1,4 @@
-"""Tasks on Spark: it decides where and when, and tries again; what a task does is ours."""
+"""Runs tasks on Spark, which schedules and retries them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from firnmq.lake.jobs.convert import Conversion, Task, run_task
 from firnmq.lake.jobs.sync import ConversionFailed
-from firnmq.lake.tables.rewrite import Rewrite, Rewritten, run_rewrite
+from firnmq.lake.tables.files.rewrite import Rewrite, Rewritten, run_rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ class SparkRunner:
             context.cancelJobGroup(group)  # Ctrl-C, above all.
             raise
         finally:
-            with suppress(Py4JError):  # A Spark that is gone has been told of already.
+            with suppress(Py4JError):  # The loss of Spark was already reported.
                 context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
     @contextmanager

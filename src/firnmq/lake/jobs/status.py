@@ -8,7 +8,7 @@ import msgspec
 
 from firnmq.lake.jobs.sync import waiting_bytes
 from firnmq.lake.plans.plan import Plan
-from firnmq.lake.tables.catalog import OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import OpenCatalog
 from firnmq.lake.tables.deletions import Deleter
 from firnmq.lake.tables.table import TopicTable, find_table
 

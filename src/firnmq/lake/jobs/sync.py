@@ -26,11 +26,11 @@ from firnmq.lake.plans.splits import leader_split, split_plan
 from firnmq.lake.plans.wire import NodeUnreachable
 from firnmq.lake.reading.marks import LogReplaced, find_mark
 from firnmq.lake.reading.schema import RAW
-from firnmq.lake.tables.catalog import DEAD_LETTERS, CatalogFailed, OpenCatalog
+from firnmq.lake.tables.catalogs.catalog import DEAD_LETTERS, CatalogFailed, OpenCatalog
 from firnmq.lake.tables.deletions import Deleter
-from firnmq.lake.tables.rewrite import Rewrite, Rewritten
-from firnmq.lake.tables.table import Advance, CommitGivenUp, TopicTable, make_table
-from firnmq.lake.tables.twofold import commit_both, finish_pending
+from firnmq.lake.tables.files.rewrite import Rewrite, Rewritten
+from firnmq.lake.tables.paired_commit import commit_both, finish_pending
+from firnmq.lake.tables.table import Advance, CommitGivenUp, TopicTable, find_table, make_table
 
 if TYPE_CHECKING:
     from firnmq.lake.typed import KeptSchema
@@ -43,18 +43,18 @@ _log = EventLogger("lake.sync")
 
 
 class ConversionFailed(FirnError):
-    """A task failed as often as Spark tries it. Nothing was committed."""
+    """A task failed in all of Spark's attempts. Nothing was committed."""
 
 
 class LogBehindTable(FirnError):
-    """The table has offsets that the log has not: the log was cut, or is an older copy of itself.
-    New records would get offsets that the table takes for its own, and never be in it."""
+    """The table has offsets beyond the log's end: the log was truncated, or restored from an older
+    copy. New records would get offsets that the table already has, and would never be converted."""
 
     def __init__(self, topic: str, shard: int, *, log_end: int, table_end: int) -> None:
         super().__init__(
             f"shard {shard} of {topic!r} ends at offset {log_end:,}, its table at {table_end:,}: "
             "the log has lost records that the table has, and what comes next would be missing "
-            "there. Rename the table and sync anew, or copy the topic to another one"
+            "there. Rename the table and sync again, or copy the topic to another one"
         )
         self.shard = shard
         self.log_end = log_end
@@ -62,7 +62,7 @@ class LogBehindTable(FirnError):
 
 
 class Source(Protocol):
-    """Where plans come from, and where progress is told: a node, a bucket, a data directory."""
+    """Makes plans and receives reports of progress: a node, a bucket, a data directory."""
 
     def plan(self, wanted: Wanted) -> Plan: ...
 
@@ -75,7 +75,7 @@ class Source(Protocol):
 
 
 class Runner(Protocol):
-    """Runs tasks somewhere, each at least once."""
+    """Runs tasks, each at least once."""
 
     def run(self, tasks: Sequence[Task]) -> list[Conversion]: ...
 
@@ -89,7 +89,7 @@ class SyncSettings:
     commit_interval_s: float = 60.0
     """Following, a round begins when the last was this long ago and there is something."""
     poll_s: float = 2.0
-    """Following: how often it is looked for more."""
+    """Following: the poll interval."""
     split_bytes: int = 96 * _MIB
     """A task's part of the log, about."""
     is_sealed_only: bool = False
@@ -120,6 +120,15 @@ class SyncSettings:
         from firnmq.lake.typed import KeptSchema
 
         return KeptSchema.of(self.schema_document, self.schema_kind, self.schema_writers)
+
+    def with_schema_of(self, table: TopicTable | None) -> SyncSettings:
+        """The settings with the table's schema, if the sync was given none."""
+        if table is None or self.schema_document is not None:
+            return self
+        from firnmq.lake.typed import KeptSchema
+
+        kept = KeptSchema.found(table.properties)
+        return self if kept is None else replace(self, **kept.settings())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +198,9 @@ class TopicSync:
         self._deleters: list[Deleter] = []
         """Of both tables, if there are two."""
         self._told: dict[int, tuple[int, str]] = {}
-        """Shard → the end and the deletions that were told last."""
+        """Shard → the end and the deletions of the last report."""
         self._announced: set[int] = set()
-        """Shards whose node was told that there is a table, should it not have known."""
+        """Shards for which the node was told that there is a table."""
 
     @property
     def table(self) -> TopicTable:
@@ -204,7 +213,7 @@ class TopicSync:
             self._catalog = None
 
     def run(self, watch: Callable[[RoundDone], None] | None = None) -> SyncDone:
-        """Until the table has everything that there was when the last round began."""
+        """Syncs until the table has all records that existed at the start."""
         total = SyncDone()
         goal: dict[int, int] | None = None
         while True:
@@ -221,9 +230,9 @@ class TopicSync:
                 return total
 
     def follow(self, stop: Event, watch: Callable[[RoundDone], None] | None = None) -> SyncDone:
-        """Until it is told to stop: a round whenever there is enough, or it has been long enough.
+        """Syncs until stopped: a round whenever there are enough bytes, or the interval is over.
 
-        What may pass by itself (a node that restarts, a store that does not answer) is waited for.
+        Temporary failures (a node that restarts, a store that does not answer) are retried.
         """
         total, last_s, failures = SyncDone(), self._clock(), 0
         while not stop.is_set():
@@ -260,11 +269,11 @@ class TopicSync:
 
     def _may_pass(self, error: FirnError) -> bool:
         if isinstance(error, PlanNotDurable):
-            return self._table is not None  # There was a listener, and there may be again.
+            return self._table is not None  # The HTTP listener was there before, and may return.
         return not isinstance(error, CatalogFailed) or error.is_passing
 
     def _next_plan(self) -> Plan:
-        """What there is beyond the table, which is found or made first."""
+        """A plan of the records after the table's end. Opens or creates the table first."""
         if self._table is None:
             self._open(self._source.plan(Wanted(shards=(), is_durable=True)))
         table = self.table.reload()
@@ -303,7 +312,8 @@ class TopicSync:
             "topic_id": plan.topic_id,
             "cluster": plan.cluster,
         }
-        settings = self._settings
+        known = find_table(self._catalog, plan.topic, plan.topic_id)
+        settings = self._settings = self._settings.with_schema_of(known)
         schema, kept = self._row_schema(), settings.kept_schema()
         table = make_table(
             self._catalog,
@@ -336,7 +346,7 @@ class TopicSync:
         tables = [each for each in (table, self._dead) if each is not None]
         self._deleters = [Deleter(each, self._runner.rewrite) for each in tables]
         if table.ends():
-            # A crash may have come between the last commit and telling of it.
+            # An earlier sync may have crashed between its last commit and the report.
             self._source.report(plan.topic_id, table.ends())
 
     def _row_schema(self) -> pa.Schema:
@@ -348,14 +358,14 @@ class TopicSync:
         return typed_schema(kept.parser())
 
     def _work(self, plan: Plan) -> RoundDone | None:
-        """Takes out what was deleted, then adds one commit's worth; None if there is nothing to
+        """Applies deletions, then adds one commit's worth of records; None if there is nothing to
         do."""
         began_s, deleted_count = self._clock(), 0
         failure: FirnError | None = None
         try:
             for each in self._deleters:
                 deleted_count += each.apply(plan.shards).row_count
-        except FirnError as error:  # New records need not wait for what is wrong with old ones.
+        except FirnError as error:  # A failed deletion must not block new records.
             failure = error
         done = self._round(plan)
         self._report(plan, has_moved=done is not None)
@@ -370,8 +380,8 @@ class TopicSync:
         return any(each.has_outstanding(plan.shards) for each in self._deleters)
 
     def _report(self, plan: Plan, *, has_moved: bool) -> None:
-        """Tells how far the table goes, and of shards whose deletions are all applied that they
-        are; nothing if it was told before."""
+        """Reports the table's ends, and the shards whose deletions are all applied, if they have
+        changed since the last report."""
         ends = self.table.ends()
         applied = {
             shard.shard: shard.retired
@@ -440,7 +450,7 @@ class TopicSync:
                     each.shard,
                     known.offset,
                     reader="its table",
-                    remedy="Rename the table and sync anew, or copy the topic to another one",
+                    remedy="Rename the table and sync again, or copy the topic to another one",
                 )
 
     def _chosen(self, plan: Plan, base: Mapping[int, int]) -> dict[int, tuple[list[Split], int]]:
@@ -557,7 +567,7 @@ def _check_reached(plan: Plan, ends: Mapping[int, int]) -> None:
 
 
 def sealed_part(plan: Plan) -> Plan:
-    """The plan without active segments and what comes after them."""
+    """The plan without active segments and anything after them."""
     shards = []
     for shard in plan.shards:
         sealed = tuple(segment for segment in shard.segments if segment.is_sealed)

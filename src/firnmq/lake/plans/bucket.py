@@ -14,17 +14,17 @@ from firnmq.errors import InvalidArgument, TopicNotFound
 from firnmq.lake.plans.plan import Plan, TablePlace, Wanted, is_rest
 from firnmq.lake.plans.planning import begin_plan, finish_plan, table_name
 from firnmq.lake.plans.stores import open_store_at, store_place
-from firnmq.tiering.coldindex import ColdIndex, IndexHeads
-from firnmq.tiering.keys import INDEX
-from firnmq.tiering.manifest import SegmentManifest
-from firnmq.tiering.recover import FoundShard, FoundTopic, choose_cluster, find_cluster
+from firnmq.tiering.archive.recover import FoundShard, FoundTopic, choose_cluster, find_cluster
+from firnmq.tiering.cold.index import ColdIndex, IndexHeads
+from firnmq.tiering.format.manifest import SegmentManifest
+from firnmq.tiering.format.object_names import INDEX
 from firnmq.tiering.stores import ObjectStore
 
 _HEADS_BYTES: Final = 64 * 1024 * 1024
 
 
 def bucket_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
-    """What of the topic is in the store. Nobody serves the rest: the plan names no leader."""
+    """What of the topic is in the store. No node serves the rest: the plan names no leader."""
     topic = options.get("topic")
     if not topic:
         raise InvalidArgument("topic", "is missing")

@@ -19,7 +19,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 @cache
 def machine_id() -> str:
-    """Identity of the running kernel, or of the machine where that cannot be had."""
+    """Identity of the running kernel; of the machine if the kernel has none."""
     for path in (_BOOT_ID, _MACHINE_ID):
         try:
             text = path.read_text(encoding="ascii").strip()
@@ -31,7 +31,7 @@ def machine_id() -> str:
 
 
 def file_id(status: os.stat_result) -> str:
-    """Tells a file from all others that this kernel has at the same time."""
+    """Identifies an open file among all files of this kernel."""
     return f"{status.st_dev:x}:{status.st_ino:x}"
 
 

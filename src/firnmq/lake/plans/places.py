@@ -1,4 +1,4 @@
-"""Where plans come from: a node, an object store without one, a data directory without one.
+"""The sources of plans: a node, an object store, or a data directory without a running node.
 
 All take the same options, which are those of the Spark data source as well.
 """
@@ -35,20 +35,20 @@ DIRECTORY_GROUP: Final = "firnmq.directories"
 _TIMEOUT_S: Final = 120.0
 _LEADER_OFFSETS: Final = 2**18
 _RECORD_BYTES_GUESS: Final = 256
-"""Where only the leader knows segments, parts of so many offsets stand for them."""
+"""Offsets per part of a shard, if only its leader knows the segments."""
 _NO_SUCH_PATH: Final = "NoSuchPath"
-"""What an older node says, which makes no plans."""
+"""The answer of an older node, which cannot make plans."""
 _WILDCARDS: Final = ("0.0.0.0", "::", "[::]")
 
 
 class PlanRefused(FirnError):
-    """The node's HTTP listener did not give what was asked for."""
+    """The node's HTTP listener refused a request."""
 
     def __init__(self, url: str, status: int, message: str, kind: str = "") -> None:
         super().__init__(f"{url} answered {status}: {message}")
         self.status = status
         self.kind = kind
-        """The error's name, where the node said one."""
+        """The error's name, if the node gave one."""
 
 
 class HttpUnreachable(FirnError):
@@ -56,8 +56,7 @@ class HttpUnreachable(FirnError):
 
 
 class PlanNotDurable(FirnError):
-    """What is asked for must not be lost with the power, and only by the node's HTTP listener can
-    that be had."""
+    """The reader needs durable records, and only the node's HTTP listener can tell which are."""
 
     def __init__(self, topic: str, because: str, reason: str) -> None:
         super().__init__(
@@ -81,6 +80,9 @@ class OpenedDirectory(Protocol):
     @property
     def admin(self) -> str: ...
 
+    @property
+    def token(self) -> str | None: ...
+
     def close(self) -> None: ...
 
 
@@ -95,7 +97,7 @@ def make_plan(options: Mapping[str, str], wanted: Wanted | None = None) -> Plan:
         return _with_table(_node_plan(options, wanted), options)
     if "data" in options:
         with resolved(options) as served:
-            # Nobody will be there to ask when the plan is read.
+            # No node will be there to ask when the plan is read.
             return _without_leader(_with_table(_node_plan(served, wanted), options))
     if "store" in options:
         from firnmq.lake.plans.bucket import bucket_plan
@@ -118,7 +120,10 @@ def resolved(options: Mapping[str, str]) -> Iterator[dict[str, str]]:
     opened: OpenedDirectory = found[0].load()(options["data"], options.get("config"))
     try:
         others = {name: text for name, text in options.items() if name not in ("data", "config")}
-        yield {**others, "bootstrap": opened.bootstrap, "admin": opened.admin}
+        node = {"bootstrap": opened.bootstrap, "admin": opened.admin}
+        if opened.token is not None:
+            node["admin.token"] = opened.token
+        yield {**others, **node}
     finally:
         opened.close()
 
@@ -163,7 +168,10 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
             except HttpUnreachable as error:
                 reason = str(error)
             except PlanRefused as error:
-                if error.status < 500 and error.kind != _NO_SUCH_PATH:
+                # Who gave neither address nor token meant to use the Kafka listener alone.
+                is_told = not options.get("admin") and "admin.token" not in options
+                is_closed = error.status == 401 and is_told
+                if error.status < 500 and error.kind != _NO_SUCH_PATH and not is_closed:
                     raise
                 reason = str(error)
         if wanted.is_durable:
@@ -179,8 +187,8 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
 
 
 def _require_durable(client: WireClient, topic: str, reason: str) -> None:
-    """PlanNotDurable for a topic whose records are shown before they are safe. With the others what
-    ListOffsets tells is durable."""
+    """PlanNotDurable for a topic whose records are visible before they are durable. For other
+    topics the offsets of ListOffsets are durable."""
     kept = client.topic_configs(topic, ("durability", "storage.type"))
     if kept.get("storage.type") == StorageType.MEMORY.value:
         raise PlanNotDurable(topic, "is kept in memory", reason)
@@ -204,7 +212,7 @@ def _http_plan(options: Mapping[str, str], url: str, topic: str, wanted: Wanted)
 
 
 def _admin_url(options: Mapping[str, str], client: WireClient) -> str | None:
-    """Where the HTTP listener is: as the options say, else as the node says."""
+    """The address of the HTTP listener: from the options, otherwise from the node."""
     named = options.get("admin")
     if named:
         return named if "://" in named else f"http://{named}"
@@ -226,7 +234,8 @@ def _request(options: Mapping[str, str], url: str, method: str, path: str, body:
         kind = http.client.HTTPSConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
     headers = {"Content-Type": "application/json"}
-    if "admin.token" in options:
+    # The token is only for an address that the user gave: a server could name any address.
+    if "admin.token" in options and options.get("admin"):
         headers["Authorization"] = f"Bearer {options['admin.token']}"
     try:
         connection.request(method, path, body, headers)
@@ -238,6 +247,8 @@ def _request(options: Mapping[str, str], url: str, method: str, path: str, body:
         connection.close()
     if response.status != 200:
         kind, message = _failure(content)
+        if response.status == 401 and not options.get("admin"):
+            message += "; admin.token is sent only to an address that the option admin gives"
         raise PlanRefused(url + path, response.status, message, kind)
     return content
 
@@ -252,7 +263,7 @@ def _failure(content: bytes) -> tuple[str, str]:
 
 
 def _leader_plan(client: WireClient, topic: str, wanted: Wanted) -> Plan:
-    """What ListOffsets tells: everything is read from the leaders, by offset."""
+    """A plan from ListOffsets: everything is read from the leaders, by offset."""
     place = client.place(topic)
     shards = sorted(place.leaders) if wanted.shards is None else wanted.shards
     found = []

@@ -30,8 +30,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] | None = None
     """Only records with at least one of these tags."""
     is_durable: bool = False
-    """Only what the loss of power cannot take back: unless durability is fsync, what is synced
-    before the plan is made. For whoever remembers offsets longer than the log might."""
+    """Only records that survive a power failure: unless durability is fsync, records that are
+    synced before the plan is made. For readers that store offsets, which the log must not lose."""
 
 
 class ObjectPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     length: int
     """Bytes from `position` on; of an active segment those at the moment of the plan."""
     position: int = 0
-    """Where in the file or object the batch of `base_offset` begins."""
+    """Position of the batch of `base_offset` in the file or object."""
     crc: int | None = None
     """CRC32C of all bytes of a sealed one, where this is all of it."""
     max_timestamp_ms: int = -1
@@ -86,7 +86,7 @@ class ShardPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leader: str | None = None
     """host:port of the Kafka listener that serves it; None: no node is running."""
     segments: tuple[SegmentPlan, ...] = ()
-    """In order; what is certain not to hold anything wanted is left out."""
+    """In order, without segments that certainly hold nothing wanted."""
     holes: tuple[int, ...] = ()
     """Offsets of deleted records."""
     dead_keys: tuple[tuple[bytes, int], ...] = ()
@@ -136,12 +136,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     store: StorePlace | None = None
     table: TablePlace | None = None
     no_table_because: str | None = None
-    """Why it is not known where a table would be: the node's HTTP listener could not be asked."""
+    """Why the table's location is unknown: the node's HTTP listener could not be reached."""
     shards: tuple[ShardPlan, ...] = ()
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task's part of one shard: neighbouring segments, and what it must know of the plan.
+    """A task's part of one shard: neighbouring segments, and the fields of the plan that it needs.
 
     Offsets [start_offset, end_offset) of the shard are read by this split and no other.
     """

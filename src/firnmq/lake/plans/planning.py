@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from firnmq.adapter import Topic
-from firnmq.engines.api import Engine, Survey, SurveyedSegment
+from firnmq.engines.api import ReadEngine, Survey, SurveyedSegment
 from firnmq.engines.segments import SegmentGone
 from firnmq.errors import InvalidArgument, NoObjectStore, ShardNotFound, StoreError
 from firnmq.index import Point, SegmentIndex
@@ -44,7 +44,7 @@ B = TypeVar("B")
 
 def plan_topic(
     topic: Topic,
-    engine: Engine,
+    engine: ReadEngine,
     wanted: Wanted,
     *,
     cluster: str,
@@ -76,7 +76,7 @@ def plan_topic(
 
 
 def _plan_shard(
-    topic: Topic, shard: int, engine: Engine, wanted: Wanted, leader: str | None, directory: str
+    topic: Topic, shard: int, engine: ReadEngine, wanted: Wanted, leader: str | None, directory: str
 ) -> ShardPlan:
     name, durable_end = topic.shard_name(shard), OFFSET_END
     if wanted.is_durable:
@@ -123,8 +123,8 @@ class BegunPlan(NamedTuple):
 
 
 def begin_plan(shard: int, survey: Survey, wanted: Wanted) -> BegunPlan:
-    """Asks the indexes that are here. Quick, as it must be: what is asked may be dropped meanwhile,
-    and then all is asked anew."""
+    """Asks the indexes that are here. It must be quick: an index may be dropped while it is
+    asked, and then all are asked again."""
     start = max(survey.start_offset, wanted.start_offsets.get(shard, 0))
     end = min(survey.stable_offset, wanted.end_offsets.get(shard, OFFSET_END))
     config = survey.spec.config
@@ -197,7 +197,7 @@ class _Judge:
             return whole  # Its index cannot be asked now; it may hold anything.
         except SegmentGone:
             if segment.meta.is_local:
-                raise  # Whoever surveys the log looks again.
+                raise  # The caller surveys the log again.
             return whole  # Retention has just removed it; readers will notice.
 
     def _narrowed(self, plan: SegmentPlan, index: SegmentIndex) -> SegmentPlan | None:

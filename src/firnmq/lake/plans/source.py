@@ -24,7 +24,8 @@ class OptionsSource:
     def report(
         self, topic_id: str, ends: Mapping[int, int], applied: Mapping[int, str] | None = None
     ) -> None:
-        """A node that cannot be told keeps more than it must until it is told the next time."""
+        """Reports progress; a failure is only logged. The node then keeps more data than it needs,
+        until the next report."""
         try:
             report_progress(self._options, topic_id, ends, applied)
         except (HttpUnreachable, NodeUnreachable, PlanRefused) as error:

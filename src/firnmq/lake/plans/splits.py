@@ -85,7 +85,7 @@ def _split(plan: Plan, shard: ShardPlan, group: list[SegmentPlan], start: int, e
 
 
 def leader_split(plan: Plan, shard: ShardPlan, start: int, end: int) -> Split:
-    """For a plan that knows no segments, though there may be records."""
+    """The split of a plan without segments that may still have records."""
     return _of_offsets(plan, shard, start, end, ())
 
 

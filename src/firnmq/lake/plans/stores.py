@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from firnmq.config.object_store import half_of_keys
 from firnmq.errors import InvalidArgument, StoreUnavailable
 from firnmq.lake.plans.plan import StorePlace
 
@@ -34,19 +35,40 @@ def open_store_at(place: StorePlace, options: Mapping[str, str]) -> ObjectStore:
 
     parts = urlsplit(place.url)
     if parts.scheme == "file" and not os.path.isdir(unquote(parts.path)):
-        # Opening it would make it: on another machine, or after a slip of the pen.
+        # Opening would create it, on the wrong machine or under a misspelt name.
         raise StoreUnavailable(place.url, "there is no such directory here")
+    access_key, secret_key = access_keys(place.url, options, "store")
     return open_store(
         place.url,
         StoreOptions(
             endpoint=options.get("store.endpoint", place.endpoint),
             region=options.get("store.region", place.region),
-            access_key=options.get("store.access_key"),
-            secret_key=options.get("store.secret_key"),
+            access_key=access_key,
+            secret_key=secret_key,
             session_token=options.get("store.session_token"),
             allow_http=place.allow_http or _flag(options, "store.allow_http"),
         ),
     )
+
+
+def access_keys(url: str, options: Mapping[str, str], *parts: str) -> tuple[str | None, str | None]:
+    """The access key and the secret key for the store at a URL, from the options that begin with
+    the first of the parts that has them. A directory needs none, whatever the environment has."""
+    if url.startswith("file:"):
+        return None, None
+    access_key, secret_key = (
+        next((options[each] for part in parts if (each := f"{part}.{name}") in options), None)
+        for name in ("access_key", "secret_key")
+    )
+    half = half_of_keys(access_key, secret_key)
+    if half is not None:
+        given, missing = half
+        raise InvalidArgument(
+            f"{parts[-1]}.{given}",
+            f"is given, but {parts[-1]}.{missing} is not: set FIRN_TIERING_{missing.upper()}, name "
+            "the node's configuration file with --config, or give the option",
+        )
+    return access_key, secret_key
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:

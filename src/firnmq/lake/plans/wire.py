@@ -1,4 +1,4 @@
-"""A small blocking Kafka client: what drivers and executors need of a node, and nothing else.
+"""A small blocking Kafka client with the requests that drivers and executors need.
 
 Requests and responses are kafka-python's protocol classes; the socket, the login and the choice of
 versions are here. One `WireClient` belongs to one thread. Batches come as the bytes the node has
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class NodeUnreachable(FirnError):
-    """No connection, or it broke; whether the last request was carried out is not known."""
+    """No connection, or it broke; the outcome of the last request is unknown."""
 
     def __init__(self, address: str, reason: object) -> None:
         super().__init__(f"node {address} cannot be reached: {reason}")
@@ -115,7 +115,7 @@ class Fetched(NamedTuple):
     """What one fetch gave of a shard."""
 
     batches: memoryview
-    """Whole batches, the last of them perhaps cut off."""
+    """Whole batches, the last of them perhaps truncated."""
     aborted: tuple[tuple[int, int], ...]
     """Producer id and first offset of each aborted transaction among the batches."""
     start_offset: int
@@ -124,7 +124,7 @@ class Fetched(NamedTuple):
 
 
 class TopicPlace(NamedTuple):
-    """Where a topic's shards are served."""
+    """The leaders of a topic's shards."""
 
     topic_id: str
     """As hexadecimal digits."""
@@ -444,7 +444,7 @@ class WireClient:
         return self._configs(_BROKER_RESOURCE, node, [name], address).get(name)
 
     def topic_options(self, topic: str) -> dict[str, str | None]:
-        """A topic's options that say what its records mean, None where there is no limit."""
+        """A topic's options that are needed to read its records; None for no limit."""
         found = self._configs(_TOPIC_RESOURCE, topic, list(_MEANING))
         return {name: None if text in _NONE else text for name, text in found.items()}
 
@@ -497,16 +497,16 @@ class WireClient:
 
 @cache
 def load_protocol() -> None:
-    """Imports kafka-python's protocol, which loads its schemas in a way that newer Pythons
-    deprecate; whoever uses its classes need not hear of that."""
+    """Imports kafka-python's protocol without its DeprecationWarning: it loads its schemas in a way
+    that newer Pythons deprecate."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         for name in ("admin", "consumer", "metadata", "producer", "sasl"):
             import_module(f"kafka.protocol.{name}")
 
 
-def patiently(call: Callable[[], T], *, timeout_s: float = 30.0) -> T:
-    """What `call` gives, asked again for a while where a node is away or a leader on its way."""
+def with_retries(call: Callable[[], T], *, timeout_s: float = 30.0) -> T:
+    """Calls `call`, with retries and backoff while a node is unreachable or a leader moves."""
     deadline = time.monotonic() + timeout_s
     wait_s = 0.05
     while True:

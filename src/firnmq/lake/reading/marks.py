@@ -1,8 +1,7 @@
-"""The last record that a table or a stream has of a shard, by which a log that was cut is known
-again.
+"""Marks: the last record that a table or a stream has of a shard, to detect a truncated log.
 
-A log that ends before its table is found out by its end. One that has grown again since, past the
-table's end, is not: but at the offset of the last record that was converted it has another one.
+A log that ends before its table is detected by its end. A log that has grown past the table's end
+since the truncation is not: but it has another record at the offset of the last converted one.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ _DIGEST_BYTES: Final = 8
 
 
 class LogReplaced(FirnError):
-    """The log has another record at an offset than a table or a stream has read there: it was cut,
-    and has grown again. What came in between would never be read."""
+    """The log has another record at an offset than a table or a stream has read there: the log was
+    truncated and has grown again. The records in between would never be read."""
 
     def __init__(self, topic: str, shard: int, offset: int, *, reader: str, remedy: str) -> None:
         super().__init__(
@@ -109,7 +108,7 @@ def last_mark(
             for _ in last.passing(read_split(split, wanted, _COLUMNS, options)):
                 pass
     except (Corruption, SegmentUnavailable):
-        return None  # Whoever reads what comes next will say so, if it is there as well.
+        return None  # If the next records are damaged as well, their reader reports it.
     return last.mark
 
 

@@ -1,4 +1,4 @@
-"""Reads a split: its rows as Arrow batches, from wherever its segments can be had at the moment.
+"""Reads a split as Arrow batches, from any place that has its segments.
 
 Runs in executors. A thread reads ahead while this one decodes; no record becomes a Python object.
 """
@@ -55,13 +55,13 @@ _OPTIONS: Final = ("tag.headers", "expire.header", "ttl.ms")
 
 
 class SegmentUnavailable(FirnError):
-    """No place that the plan names has the segment any more; make the plan anew."""
+    """No place that the plan names has the segment any more; make a new plan."""
 
     def __init__(self, split: Split, segment: SegmentPlan, reasons: Sequence[str]) -> None:
         super().__init__(
             f"offsets {segment.base_offset:,} to {segment.end_offset - 1:,} of {split.topic!r}, "
             f"shard {split.shard}, cannot be had any more: {'; '.join(reasons) or 'no place'}; "
-            "make the plan anew"
+            "make a new plan"
         )
         self.base_offset = segment.base_offset
         self.end_offset = segment.end_offset
@@ -153,7 +153,7 @@ class _Reader:
             yield False, lambda end: leader_runs(self._client, split, self._at, end, self._lost)
 
     def _client(self) -> WireClient:
-        """The leader first; whoever else the options name knows where it is when it is gone."""
+        """The leader first; if it is gone, the bootstrap node knows the new one."""
         known = [self._split.leader, self._options.get("bootstrap")]
         return WireClient.from_options(self._options, bootstrap=",".join(filter(None, known)))
 
@@ -187,7 +187,7 @@ class _Reader:
                 yield entries[first:number]
                 first, rows = number, 0
             rows += entry.record_count
-        if rows:
+        if first < len(entries):  # Also without a row: decoding checks the CRC.
             yield entries[first:]
 
     @property

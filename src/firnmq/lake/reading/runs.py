@@ -1,6 +1,6 @@
 """Runs of batches from the three places a segment may be had from: file, object store, leader.
 
-Each is a generator of `Run`s in the order of offsets, to be worked off by a thread ahead of whoever
+Each is a generator of `Run`s in the order of offsets, which a thread reads ahead of the thread that
 decodes them. A place that does not have the bytes any more raises PlaceGone, and the reader goes on
 at the next one; bytes that are there and not right raise Corruption.
 """
@@ -28,8 +28,9 @@ from firnmq.errors import (
 from firnmq.eventlog import EventLogger
 from firnmq.lake.plans.machine import file_id
 from firnmq.lake.plans.plan import AbortedRange, SegmentPlan, Split
-from firnmq.lake.plans.wire import Fetched, NodeRefused, NodeUnreachable, WireClient, patiently
-from firnmq.record import walk
+from firnmq.lake.plans.wire import Fetched, NodeRefused, NodeUnreachable, WireClient, with_retries
+from firnmq.record import BatchStream, Reason
+from firnmq.record import Run as Batches
 
 if TYPE_CHECKING:
     from firnmq.tiering.stores import ObjectStore
@@ -42,9 +43,8 @@ OBJECT_READS: Final = 4
 """Ranges of an object that are fetched at the same time."""
 FETCH_WAIT_MS: Final = 2_000
 _STALLED_S: Final = 120.0
-"""A leader that gives nothing for so long, though it has said there is something, has failed."""
+"""A leader that returns no records for this long, although it has some, has failed."""
 _SEGMENT_SUFFIX: Final = ".seg"
-_TRUNCATED: Final = "truncated"
 _BLANK_HEAD_BYTES: Final = 12
 """A batch's base offset and length, which are not both zero."""
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
@@ -53,7 +53,7 @@ _log = EventLogger("lake")
 
 
 class PlaceGone(FirnError):
-    """The bytes are not, or no longer, where the plan says."""
+    """The bytes are not, or no longer, at the place that the plan names."""
 
 
 class Run(NamedTuple):
@@ -104,62 +104,61 @@ class _Stitched:
         self._segment = segment
         self._where = where
         self._hides = hides
-        self.position = segment.position
-        """Of the first batch that is not in a run yet."""
         self.stop = segment.position + segment.length
-        self._offset = segment.base_offset
-        self.needed_bytes = 0
-        """What the next piece must have at least, 0 if anything will do."""
-
-    def run(self, buffer: Any) -> Run | None:
-        """The whole batches of bytes that begin at `position`; None if there is none yet."""
-        segment = self._segment
-        expected = None if segment.has_gaps else self._offset
-        found = walk(buffer, expected_offset=expected, verify=False)
-        entries = found.headers
-        if found.reason not in (None, _TRUNCATED) and not entries:
-            raise self._corrupt(found.reason)
-        left = self.stop - self.position - found.valid_end
-        is_cut = found.reason == _TRUNCATED
-        self.needed_bytes = found.needed_bytes if is_cut else 0
-        if is_cut and (self.needed_bytes > left or len(buffer) - found.valid_end >= left):
-            raise self._corrupt("a batch goes beyond the end of the segment")
-        if not entries:
-            return None
-        if segment.has_gaps:
-            self._check_order(entries)
-        run = Run(
-            buffer,
-            _visible(entries, self._hides),
-            entries[-1].last_offset + 1,
-            self._where,
-            self.position,
+        self._stream = BatchStream(
+            position=segment.position,
+            offset=segment.base_offset,
+            end_position=self.stop,
+            has_gaps=segment.has_gaps,
+            verify=False,
         )
-        self.position += found.valid_end
-        self._offset = run.next_offset
-        return run
+
+    @property
+    def position(self) -> int:
+        """Of the first batch that is not in a run yet."""
+        return self._stream.position
+
+    @property
+    def needed_bytes(self) -> int:
+        """What bytes that begin at `position` must be at least, 0 if anything will do."""
+        return self._stream.needed_bytes
+
+    def run_at_position(self, buffer: Any) -> Run | None:
+        """The whole batches of bytes that begin at `position`; None if there is none yet."""
+        return self._run(self._stream.judge(buffer))
+
+    def next_run(self, piece: Any) -> Run | None:
+        """The batches that the next piece makes whole; None if it makes none."""
+        return self._run(self._stream.feed(piece))
+
+    def _run(self, run: Batches | None) -> Run | None:
+        stream = self._stream
+        stop = stream.stop
+        if stop is not None and stop.reason is Reason.TORN:
+            raise self._corrupt("a batch goes beyond the end of the segment")
+        if run is None:
+            if stop is not None and stop.reason is not Reason.INCOMPLETE:
+                raise self._corrupt(stop.text)
+            return None
+        entries = _visible(run.entries, self._hides)
+        next_offset = run.entries[-1].last_offset + 1
+        return Run(run.buffer, entries, next_offset, self._where, run.position)
 
     def check_end(self) -> None:
         """Called when all bytes were seen."""
         segment = self._segment
         if self.position < self.stop:
             raise self._corrupt("is no batch")
-        if segment.is_sealed and not segment.has_gaps and self._offset < segment.end_offset:
-            raise self._corrupt(f"ends at offset {self._offset:,}, not {segment.end_offset:,}")
-
-    def _check_order(self, entries: list[Any]) -> None:
-        at = self._offset
-        for entry in entries:
-            if entry.base_offset < at:
-                raise self._corrupt("offset out of order")
-            at = entry.last_offset + 1
+        offset = self._stream.offset or 0
+        if segment.is_sealed and not segment.has_gaps and offset < segment.end_offset:
+            raise self._corrupt(f"ends at offset {offset:,}, not {segment.end_offset:,}")
 
     def _corrupt(self, reason: str) -> Corruption:
         return Corruption(reason, where=self._where, position=self.position)
 
 
 def file_runs(segment: SegmentPlan, hides: Hides | None) -> Iterator[Run]:
-    """From a file of this machine. Once it is open nothing takes its bytes away any more."""
+    """From a file of this machine. An open file keeps its bytes even if it is removed."""
     assert segment.path is not None
     try:
         descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -175,8 +174,9 @@ def file_runs(segment: SegmentPlan, hides: Hides | None) -> Iterator[Run]:
             if len(data) < size:
                 raise PlaceGone(f"{segment.path} became shorter")
             if not (segment.is_sealed or data[:_BLANK_HEAD_BYTES].strip(b"\0")):
-                raise PlaceGone(f"{segment.path} was cut")  # And there is room for more since.
-            run = stitched.run(data)
+                # Zeros: the file was truncated, and has been preallocated again since.
+                raise PlaceGone(f"{segment.path} was truncated")
+            run = stitched.run_at_position(data)
             if run is not None:
                 yield run
         stitched.check_end()
@@ -227,17 +227,12 @@ def object_runs(
         for _ in range(OBJECT_READS):
             begin()
         try:
-            carried: bytes = b""
             while under_way:
                 piece = under_way.popleft().result()
                 begin()
-                buffer = b"".join((carried, piece)) if carried else piece
-                run = stitched.run(buffer) if len(buffer) >= stitched.needed_bytes else None
-                if run is None:
-                    carried = bytes(buffer)
-                    continue
-                carried = bytes(memoryview(buffer)[stitched.position - run.position :])
-                yield run
+                run = stitched.next_run(piece)
+                if run is not None:
+                    yield run
             stitched.check_end()
         except (ObjectNotFound, ObjectTruncated) as error:
             raise PlaceGone(str(error)) from error
@@ -257,12 +252,12 @@ def leader_runs(
 ) -> Iterator[Run]:
     """From the node that serves the shard, by offset, as any Kafka client would."""
     with open_client() as client:
-        patiently(lambda: _check_topic(client, split))
+        with_retries(lambda: _check_topic(client, split))
         yield from _fetched_runs(_Leader(client, split), start_offset, end_offset, lost)
 
 
 class _Leader:
-    """Whoever serves a split's shard; when that fails, whoever does then."""
+    """The node that leads a split's shard; if that node fails, the next leader."""
 
     def __init__(self, client: WireClient, split: Split) -> None:
         self._client = client
@@ -301,23 +296,23 @@ def _fetched_runs(leader: _Leader, at: int, end_offset: int, lost: Lost | None) 
     while at < end_offset:
         where = leader.where
         try:
-            fetched = patiently(partial(leader.fetch, at))
+            fetched = with_retries(partial(leader.fetch, at))
         except OffsetOutOfRange as error:
             if error.start <= at:
                 raise
             _tell_lost(where, at, min(error.start, end_offset), lost)
             at = error.start
             continue
-        found = walk(fetched.batches, verify=False)
-        if found.reason not in (None, _TRUNCATED):
-            raise Corruption(found.reason, where=where)
-        entries = [entry for entry in found.headers if entry.last_offset >= at]
+        stream = BatchStream(has_gaps=True, verify=False)
+        found = stream.judge(fetched.batches)
+        if stream.stop is not None and stream.stop.reason is not Reason.INCOMPLETE:
+            raise Corruption(stream.stop.text, where=where)
+        entries = [] if found is None else [e for e in found.entries if e.last_offset >= at]
         if not entries:
             if time.monotonic() > deadline:
                 raise TimedOut(f"{where} gave nothing from offset {at:,} on; try again")
             continue
         deadline = time.monotonic() + _STALLED_S
-        _check_rising(entries, where)
         first = max(at, fetched.start_offset)
         if at < first:  # The log begins within a batch now.
             _tell_lost(where, at, min(first, end_offset), lost)
@@ -326,26 +321,18 @@ def _fetched_runs(leader: _Leader, at: int, end_offset: int, lost: Lost | None) 
 
 
 def _tell_lost(where: str, start: int, end: int, lost: Lost | None) -> None:
-    """Retention removed them since the plan was made, as it would have before it."""
-    _log.warning("records_removed_meanwhile", shard=where, start=start, end=end)
+    """Reports records that retention removed after the plan was made."""
+    _log.warning("records_removed_during_read", shard=where, start=start, end=end)
     if lost is not None:
         lost(start, end)
 
 
 def _check_topic(client: WireClient, split: Split) -> None:
-    """Another topic may have taken the name; its records are not those that were planned."""
+    """Checks that the topic's name still belongs to the planned topic."""
     found = client.place(split.topic).topic_id
     if split.topic_id and found != split.topic_id:
         within = "the node, where another has the name now"
         raise TopicNotFound(f"{split.topic} ({split.topic_id})", within=within)
-
-
-def _check_rising(entries: list[Any], where: str) -> None:
-    last = -1
-    for entry in entries:
-        if entry.base_offset <= last:
-            raise Corruption("offset out of order", where=where)
-        last = entry.last_offset
 
 
 def _visible(entries: list[Any], hides: Hides | None) -> list[Any]:

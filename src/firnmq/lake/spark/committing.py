@@ -3,7 +3,7 @@
 Every task writes in a transaction of its own and leaves it open. The driver then
 
 1. becomes the query's only committer: a new epoch of the transactional id `spark/{query}`, which
-   fences whoever was it before;
+   fences the committer before it;
 2. reads the query's note: which batch was written last, by which transactions, and whether all of
    them have been ended;
 3. makes sure that every transaction of this batch is still open;
@@ -118,7 +118,7 @@ class BatchCommitter:
         self._connect = connect
         self._topic = topic
         self._query = query or ""
-        """Empty for a write that nobody can repeat: of that nothing is noted."""
+        """Empty for a write that cannot be repeated: nothing is noted of it."""
         self._observe = observe or (lambda step: None)
 
     def commit(self, batch: int, tasks: Sequence[TaskWrite]) -> bool:
@@ -136,7 +136,7 @@ class BatchCommitter:
             if note is not None and note.batch > batch:
                 self._abort_all(coordinator, tasks)
                 raise WriteOutdated(self._query, batch, note.batch)
-            note = self._settled(coordinator, committer, note, batch)
+            note = self._finished(coordinator, committer, note, batch)
             if note is not None and note.is_done and note.batch == batch:
                 self._abort_all(coordinator, tasks)
                 _log.info("lake_batch_written_before", query=self._query, batch=batch)
@@ -155,9 +155,10 @@ class BatchCommitter:
             return True
 
     def abort(self, batch: int, tasks: Sequence[TaskWrite]) -> None:
-        """Gives up what is not noted. What is noted stays: it will be finished by the next run.
+        """Aborts transactions that the note does not name. Those in the note stay open: the next
+        run finishes them.
 
-        Where no node can be asked nothing is done; open transactions end by themselves.
+        Without a reachable node nothing is done; open transactions time out.
         """
         if not tasks:
             return
@@ -167,7 +168,7 @@ class BatchCommitter:
                 if not self._query:
                     self._abort_all(coordinator, tasks)
                     return
-                # Whoever may be noting these transactions at this moment is stopped first.
+                # A committer that may be noting these transactions now is fenced first.
                 coordinator.begin(f"spark/{self._query}", _COMMITTER_TIMEOUT_MS)
                 note = self._read(coordinator)
                 kept = () if note is None else note.tasks
@@ -175,10 +176,10 @@ class BatchCommitter:
         except (NodeRefused, NodeUnreachable) as error:
             _log.warning("lake_abort_failed", query=self._query, batch=batch, error=str(error))
 
-    def _settled(
+    def _finished(
         self, coordinator: Coordinator, committer: Transaction, note: _Note | None, batch: int
     ) -> _Note | None:
-        """The note after what it had begun is finished, or as good as not begun."""
+        """The note after its batch is finished, or unchanged if the batch is written again."""
         if note is None or note.is_done:
             return note
         if self._finish(note):
@@ -236,7 +237,7 @@ class BatchCommitter:
             try:
                 coordinator.end(task.transaction, commit=False)
             except NotOpen:
-                pass  # It is what was wanted, whoever did it.
+                pass  # Another committer has already done it.
 
     def _read(self, coordinator: Coordinator) -> _Note | None:
         found = coordinator.noted(_group(self._query, 0), self._topic)

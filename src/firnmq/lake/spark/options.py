@@ -1,4 +1,4 @@
-"""The options of the data source: read once, every mistake named before anything is asked.
+"""The options of the data source: read once, and checked before any request.
 
 Spark hands options over as text and does not care about upper and lower case, so names are
 compared in lower case. What is said about a connection goes to the plan's and the wire's own
@@ -115,7 +115,7 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def shown_options(given: Mapping[str, str]) -> ReadOptions:
-    """What says which columns there are, for whoever does not know yet whether it is a stream."""
+    """The options that decide the columns, for callers that do not know yet if it is a stream."""
     options = check_names(given)
     return ReadOptions(
         connection=_connection(options),

@@ -13,13 +13,13 @@ from firnmq.errors import FirnError, ShardNotFound
 from firnmq.lake.plans.places import make_plan
 from firnmq.lake.plans.plan import OFFSET_END, Plan, ShardPlan, Split, Wanted
 from firnmq.lake.plans.splits import split_plan
-from firnmq.lake.plans.wire import EARLIEST, LATEST, WireClient, patiently
+from firnmq.lake.plans.wire import EARLIEST, LATEST, WireClient, with_retries
 from firnmq.lake.spark.columns import RECORD, check_schema, spark_schema
 from firnmq.lake.spark.filters import Limits
 from firnmq.lake.spark.options import Edge, ReadOptions
 from firnmq.lake.spark.tail import ParsedSplit
+from firnmq.lake.tables.files.rows import HistorySplit
 from firnmq.lake.tables.history import NOTHING, History, Shown, is_certainly_raw, plan_history
-from firnmq.lake.tables.historyfiles import HistorySplit
 from firnmq.lake.typed.kept import SchemaNotKept
 
 Piece = Split | HistorySplit | ParsedSplit
@@ -72,12 +72,12 @@ class StreamAhead(FirnError):
 
 
 class TopicReplaced(FirnError):
-    """The topic was deleted and made anew since the stream's checkpoint was written."""
+    """The topic was deleted and created again since the stream's checkpoint was written."""
 
     def __init__(self, topic: str, known: str, found: str) -> None:
         super().__init__(
             f"topic {topic!r} has the id {found}, the stream's checkpoint is of {known}: it was "
-            "made anew, and its offsets mean other records. Begin with a new checkpoint"
+            "created again, and its offsets mean other records. Begin with a new checkpoint"
         )
         self.topic = topic
 
@@ -121,7 +121,7 @@ def read_bounds(options: ReadOptions, *, starts: bool = True) -> Bounds:
                 found.append(dict(sorted(offsets.items())))
             return Bounds(place.topic_id, *found)
 
-    return patiently(ask)
+    return with_retries(ask)
 
 
 def known_shards(options: ReadOptions) -> set[int]:
@@ -133,7 +133,7 @@ def known_shards(options: ReadOptions) -> set[int]:
         with WireClient.from_options(options.connection, client_id="firn-spark") as client:
             return set(client.place(options.topic).leaders)
 
-    return patiently(ask)
+    return with_retries(ask)
 
 
 def wanted_of(options: ReadOptions, limits: Limits) -> Wanted:
@@ -208,7 +208,7 @@ def _columns(history: History) -> StructType:
 def earliest_of(options: ReadOptions, bounds: Bounds) -> dict[int, int]:
     """Where the earliest records are if those in the topic's table count."""
     plan = make_plan(options.connection, Wanted(shards=options.wanted.shards))
-    # Only whoever wants records as they are may find that a table hides some.
+    # A table can hide records only from readers of raw records.
     wanted = options.wanted if options.values == "raw" else Wanted(shards=())
     history = plan_history(plan, wanted, options.connection, options.split_bytes, options.values)
     _check_hidden(options, plan, history)
@@ -254,7 +254,7 @@ def plan_pieces(
 
 
 def _behind(wanted: Wanted, plan: Plan, history: History) -> Wanted:
-    """What is wanted of the log: from where the table ends."""
+    """The part of the log that is wanted: from the table's end on."""
     starts = dict(wanted.start_offsets)
     for each in plan.shards:
         starts[each.shard] = max(starts.get(each.shard, 0), history.ends.get(each.shard, 0))

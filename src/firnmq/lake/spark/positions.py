@@ -1,8 +1,8 @@
-"""Where a stream is: the next offset of every shard, and what the log is known again by.
+"""A stream's position: the next offset of every shard, and a mark by which the log is recognised.
 
-A log that was cut and has grown again ends where a stream would go on, or behind it; only a record
-that the stream has read tells that others are there now. So a position has, of every shard, the
-last record before it, as far as there was one to be found.
+A log that was truncated and has grown again may end at or beyond the stream's position; only a
+record that the stream has read shows that other records have taken its offsets. So a position
+contains, for every shard, the last record before it, if there was one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def advanced(
             each.shard: last_mark(plan, each, starts[each.shard], moved[each.shard], connection)
             for each in plan.shards
         }
-        # Not before: were the log cut in between, the new marks would hide it.
+        # Not before: if the log were truncated in between, the new marks would hide it.
         if options.fails_on_loss:
             known = {shard: mark for shard, mark in since.marks.items() if shard in moved}
             _check(options.topic, known, connection)

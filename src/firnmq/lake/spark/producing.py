@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from firnmq.errors import FirnError
-from firnmq.lake.plans.wire import NodeRefused, NodeUnreachable, TopicPlace, WireClient, patiently
+from firnmq.lake.plans.wire import (
+    NodeRefused,
+    NodeUnreachable,
+    TopicPlace,
+    WireClient,
+    with_retries,
+)
 from firnmq.record import Buffer
 
 _ACKS_ALL: Final = -1
@@ -25,9 +31,9 @@ _TOPIC_RESOURCE: Final = 2
 _TRANSACTION_KEY: Final = 1
 _GROUP_KEY: Final = 0
 _SEQUENCE_END: Final = 2**31
-_PATIENCE_S: Final = 60.0
+_RETRY_S: Final = 60.0
 _NOT_OPEN: Final = frozenset({47, 48, 49, 90})
-"""What is said of a transaction that was ended, or whose producer was replaced."""
+"""Error codes of a transaction that was ended, or whose producer was replaced."""
 _UNKNOWN_ID: Final = 49
 _DUPLICATE_SEQUENCE: Final = 46
 
@@ -41,12 +47,12 @@ class NotOpen(FirnError):
         super().__init__(f"transaction {transaction.id!r} is not open any more: {reason}")
         self.transaction = transaction
         self.is_forgotten = reason.code == _UNKNOWN_ID
-        """The id has not been used for so long that nobody knows what became of it."""
+        """The id was unused for so long that the node has forgotten its outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """Who may write into a transaction, and end it."""
+    """The producer id and epoch that may write to a transaction and end it."""
 
     id: str
     producer_id: int
@@ -61,7 +67,7 @@ class Coordinator:
         self._addresses: dict[tuple[int, str], str] = {}
 
     def begin(self, transactional_id: str, timeout_ms: int) -> Transaction:
-        """A new epoch of the id: whatever was open under it is aborted, whoever had it fenced."""
+        """A new epoch of the id: an open transaction is aborted, and the last user is fenced."""
         from kafka.protocol.producer import InitProducerIdRequest
 
         def ask() -> Transaction:
@@ -77,7 +83,7 @@ class Coordinator:
                 id=transactional_id, producer_id=answer.producer_id, epoch=answer.producer_epoch
             )
 
-        return self._patiently(ask)
+        return self._with_retries(ask)
 
     def add_shards(self, transaction: Transaction, topic: str, shards: Sequence[int]) -> None:
         """Makes shards part of the transaction; NotOpen if it cannot be written to any more.
@@ -179,11 +185,11 @@ class Coordinator:
                 return None
             return part.committed_offset, part.metadata or ""
 
-        return self._patiently(ask)
+        return self._with_retries(ask)
 
     def _of_open(self, transaction: Transaction, ask: Callable[[], T]) -> T:
         try:
-            return self._patiently(ask)
+            return self._with_retries(ask)
         except NodeRefused as error:
             if error.code in _NOT_OPEN:
                 raise NotOpen(transaction, error) from error
@@ -193,7 +199,7 @@ class Coordinator:
         return self._client.call(request, self._address(kind, key), version_max=version_max)
 
     def _address(self, kind: int, key: str) -> str:
-        """Who coordinates it; asked once, and again after a failure."""
+        """The coordinator's address; looked up once, and again after a failure."""
         from kafka.protocol.metadata import FindCoordinatorRequest
 
         found = self._addresses.get((kind, key))
@@ -205,7 +211,7 @@ class Coordinator:
             found = self._addresses[kind, key] = f"{answer.host}:{answer.port}"
         return found
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _with_retries(self, ask: Callable[[], T]) -> T:
         def attempt() -> T:
             try:
                 return ask()
@@ -213,7 +219,7 @@ class Coordinator:
                 self._addresses.clear()
                 raise
 
-        return patiently(attempt, timeout_s=_PATIENCE_S)
+        return with_retries(attempt, timeout_s=_RETRY_S)
 
 
 class Producer:
@@ -247,7 +253,7 @@ class Producer:
         if new:
             self._coordinator.add_shards(self.transaction, self._topic, new)
         waiting = dict(batches)
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _RETRY_S
         while waiting:
             try:
                 self._send_some(waiting)
@@ -266,7 +272,7 @@ class Producer:
         self._coordinator.end(self.transaction, commit=commit)
 
     def _send_some(self, waiting: dict[int, tuple[Buffer, int]]) -> None:
-        """Takes out of `waiting` what has been written."""
+        """Removes the written batches from `waiting`."""
         from kafka.protocol.producer import ProduceRequest
 
         if self._place is None:
@@ -311,7 +317,7 @@ def tag_header(client: WireClient, topic: str) -> str:
     request = DescribeConfigsRequest(
         resources=[resource], include_synonyms=False, include_documentation=False
     )
-    answer = patiently(lambda: client.call(request, version_max=3))
+    answer = with_retries(lambda: client.call(request, version_max=3))
     for result in answer.results:
         _check(f"topic {topic!r}", result.error_code)
         for config in result.configs:

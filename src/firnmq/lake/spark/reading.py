@@ -14,7 +14,7 @@ from firnmq.lake.plans.plan import Wanted
 from firnmq.lake.spark.columns import arrow_schema, check_schema, shaped
 from firnmq.lake.spark.filters import Limits, narrow
 from firnmq.lake.spark.options import ReadOptions
-from firnmq.lake.tables.historyfiles import HistorySplit, read_columns, read_history
+from firnmq.lake.tables.files.rows import HistorySplit, read_columns, read_history
 
 if TYPE_CHECKING:
     import pyarrow as pa

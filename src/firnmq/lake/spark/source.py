@@ -44,7 +44,7 @@ class FirnDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from firnmq.lake.spark.reading import FilteringReader, FirnReader
 
-        options = self._settled(read_options(self.options))
+        options = self._with_columns(read_options(self.options))
         kind = FilteringReader if options.takes_filters else FirnReader
         return kind(options, schema)
 
@@ -52,12 +52,12 @@ class FirnDataSource(DataSource):
         from firnmq.lake.spark.planning import frame_of
         from firnmq.lake.spark.streaming import FirnStreamReader
 
-        options = self._settled(read_options(self.options, is_stream=True))
+        options = self._with_columns(read_options(self.options, is_stream=True))
         if options.values == "auto":
             options = replace(options, values=frame_of(options).shown)
         return FirnStreamReader(options, schema)
 
-    def _settled(self, options: ReadOptions) -> ReadOptions:
+    def _with_columns(self, options: ReadOptions) -> ReadOptions:
         return options if self._shown is None else replace(options, values=self._shown)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

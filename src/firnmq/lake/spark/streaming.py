@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from firnmq.errors import InvalidArgument
 from firnmq.lake.plans.plan import Wanted
-from firnmq.lake.plans.wire import WireClient, patiently
+from firnmq.lake.plans.wire import WireClient, with_retries
 from firnmq.lake.spark.columns import check_schema
 from firnmq.lake.spark.options import Edge, ReadOptions
 from firnmq.lake.spark.planning import (
@@ -61,7 +61,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         self._planned: Position | None = None
         """Where the last batch ended; None before anything is known."""
         self._target: Offsets | None = None
-        """Where to stop, for a run over what there is now."""
+        """The end position of a run over the records that exist now."""
         self._latest: dict[str, Any] | None = None
         """The newest position as Spark was told; the log was looked at for it."""
 
@@ -126,7 +126,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
         return read_piece(partition, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark's checkpoint holds the position; nobody else needs it."""
+        """Spark's checkpoint holds the position; nothing else needs it."""
 
     def stop(self) -> None:
         """There is nothing that is kept open."""
@@ -186,7 +186,7 @@ class FirnStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # 
                     found[shard] = end if offset[shard] < 0 else offset[shard]
                 return found
 
-        found = patiently(ask)
+        found = with_retries(ask)
         return {
             shard: earliest[shard] if offset <= bounds.starts[shard] else offset
             for shard, offset in found.items()

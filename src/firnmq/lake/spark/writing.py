@@ -1,7 +1,7 @@
 """Writing data frames and streams into a topic.
 
 A batch write shows its rows when all of its tasks are through. A stream shows every row of every
-micro-batch exactly once to whoever reads only what is committed; see `committing.py`.
+micro-batch exactly once to readers of committed records; see `committing.py`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Deleted records out of the table: files that have some are written anew without them.
+"""Deleted records out of the table: files that have some are rewritten without them.
 
 What has been applied to a shard's rows is a property of the table, the digest of a document beside
 its files that names the deletions. A commit that replaces files sets it, so a look at the table's
 files is needed only for deletions that came since, and a crash in between repeats it.
 
 A note stays true for good. It speaks of offsets below the table's end as it was, rows there are
-never added to, and whoever replaces a file meanwhile makes the new one of rows that are there now.
+never added to, and a process that replaces a file makes the new one of rows that are there now.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ import msgspec
 from firnmq.errors import ObjectExists, ObjectNotFound
 from firnmq.eventlog import EventLogger
 from firnmq.lake.plans.plan import OFFSET_END, ShardPlan
-from firnmq.lake.tables.catalog import warehouse_store
-from firnmq.lake.tables.datafiles import appending, deleted_positions, iceberg_files, replacing
-from firnmq.lake.tables.keyfilter import may_hold_hash, xxh64
+from firnmq.lake.tables.catalogs.catalog import warehouse_store
+from firnmq.lake.tables.files.footers import iceberg_files
+from firnmq.lake.tables.files.key_filter import key_hash, may_hold_hash
+from firnmq.lake.tables.files.names import below, deletions_path
+from firnmq.lake.tables.files.pyiceberg_internals import appending, deleted_positions, replacing
+from firnmq.lake.tables.files.rewrite import Removal, Rewrite, Rewritten
 from firnmq.lake.tables.maintain import RunRewrites
-from firnmq.lake.tables.names import below, deletions_path
-from firnmq.lake.tables.rewrite import Removal, Rewrite, Rewritten
 from firnmq.lake.tables.table import (
     COMMIT,
     Advanced,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Transaction
 
 _LOOKS_MAX: Final = 5
-"""So often it is looked at files that others replace meanwhile; then the next sync does it."""
+"""Attempts at files that concurrent commits replace; after these the next sync does it."""
 _AT_ONCE: Final = 8
 """Files whose filters are read at the same time."""
 
@@ -102,7 +103,7 @@ class Applied:
 
 @dataclass(slots=True, kw_only=True)
 class _Look:
-    """What was found out about the table's files."""
+    """The results of checking the table's files."""
 
     removals: dict[int, Removal]
     goals: dict[int, Deletions]
@@ -117,7 +118,7 @@ class _Look:
     deletes: dict[str, set[str]] = field(default_factory=dict)
     """File → what other engines have noted as deleted in it, which is then left out as well."""
     is_stuck: bool = False
-    """A file has such rows and cannot be written anew by us."""
+    """A file has such rows and cannot be rewritten by us."""
 
 
 class Deleter:
@@ -162,7 +163,7 @@ class Deleter:
             _log.warning(
                 "deletions_wait",
                 table=self._table.name,
-                hint="files of others, by place or kind: rewrite them with whoever made them"
+                hint="other programs' files, by place or kind: rewrite them with those programs"
                 if is_stuck
                 else "others replace files all the time; the next sync tries again",
             )
@@ -248,7 +249,7 @@ class Deleter:
         """Those files that may have the rows, as their Bloom filters say; others are clean."""
         table = self._table
         keys = {key for _, parts in tasks for part in parts for key, _, _ in part.keys}
-        hashes = {key: xxh64(key) for key in keys}
+        hashes = {key: key_hash(key) for key in keys}
         store = warehouse_store(table.location, table.catalog.options)
 
         def may_have(found: tuple[FileScanTask, list[Removal]]) -> bool:
@@ -289,7 +290,7 @@ class Deleter:
 
         def attempt(transaction: Transaction, token: str) -> Advanced:
             tasks = {task.file.file_path: task for task in table.iceberg.scan().plan_files()}
-            # A file some of whose rows others deleted meanwhile must not come back without that.
+            # A file must not come back without the deletions of concurrent commits.
             kept[:] = [
                 (file, each)
                 for file, each in changed

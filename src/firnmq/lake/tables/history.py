@@ -1,7 +1,7 @@
 """A topic's history as it is in its table: which files a reader needs, and for which rows.
 
 The driver asks the catalog once, and gets the files and how far they go in the same breath: from
-there on records are read from the log. Executors read the files by `historyfiles`.
+there on records are read from the log. Executors read the files by `files.rows`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import pyarrow as pa
 from firnmq.errors import FirnError
 from firnmq.lake.plans.plan import OFFSET_END, Plan, ShardPlan, TablePlace, Wanted
 from firnmq.lake.reading.schema import RAW
-from firnmq.lake.tables.historyfiles import HistoryFile, HistorySplit, read_history
-from firnmq.lake.tables.names import FileElsewhere, below
-from firnmq.lake.tables.peek import SQLITE, Peeked, peek_mode, peek_table
+from firnmq.lake.tables.catalogs.sqlite_peek import SQLITE, Peeked, peek_mode, peek_table
+from firnmq.lake.tables.files.names import FileElsewhere, below
+from firnmq.lake.tables.files.rows import HistoryFile, HistorySplit, read_history
 from firnmq.lake.typed.kept import KeptSchema
 
 if TYPE_CHECKING:
-    from firnmq.lake.tables.catalog import OpenCatalog
+    from firnmq.lake.tables.catalogs.catalog import OpenCatalog
     from firnmq.lake.tables.table import TopicTable
 
 _BATCH_ROWS: Final = 65_536
@@ -122,7 +122,7 @@ def plan_history(
         return NOTHING
     if importlib.util.find_spec("pyiceberg") is None:
         raise LakePackageMissing(place.name)
-    from firnmq.lake.tables.catalog import OpenCatalog
+    from firnmq.lake.tables.catalogs.catalog import OpenCatalog
     from firnmq.lake.tables.table import find_table
 
     with OpenCatalog(place, options) as catalog:
@@ -146,7 +146,7 @@ def plan_history(
 
 
 def _dead_letters(catalog: OpenCatalog, plan: Plan) -> TopicTable | None:
-    from firnmq.lake.tables.catalog import DEAD_LETTERS
+    from firnmq.lake.tables.catalogs.catalog import DEAD_LETTERS
     from firnmq.lake.tables.table import find_table
 
     return find_table(catalog, plan.topic, plan.topic_id or None, namespace=DEAD_LETTERS)
@@ -268,11 +268,11 @@ def _bounds(shard: int, ends: Mapping[int, int], wanted: Wanted) -> tuple[int, i
 
 
 def _deleted_positions(table: TopicTable, tasks: list[Any]) -> dict[str, tuple[int, ...]]:
-    """Path → rows that another engine has deleted without writing the file anew."""
+    """Path → rows that another engine has deleted without rewriting the file."""
     changed = [task for task in tasks if task.delete_files]
     if not changed:
         return {}
-    from firnmq.lake.tables.datafiles import deleted_positions
+    from firnmq.lake.tables.files.pyiceberg_internals import deleted_positions
 
     return deleted_positions(table.iceberg, changed)
 
@@ -324,8 +324,8 @@ def _with_keys(
     count = sum(map(len, found.values()))
     if wanted.keys is None or not 0 < count <= _BLOOM_FILES_MAX:
         return found
-    from firnmq.lake.tables.catalog import warehouse_store
-    from firnmq.lake.tables.keyfilter import may_hold_key
+    from firnmq.lake.tables.catalogs.catalog import warehouse_store
+    from firnmq.lake.tables.files.key_filter import may_hold_key
 
     store = warehouse_store(location, options)
     try:

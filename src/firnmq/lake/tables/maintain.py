@@ -1,4 +1,4 @@
-"""Upkeep of a table: small files into large ones, old snapshots and files nobody has away."""
+"""Upkeep of a table: small files into large ones, old snapshots and unreferenced files removed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from firnmq.errors import InvalidArgument
 from firnmq.eventlog import EventLogger
-from firnmq.lake.tables.catalog import warehouse_store
-from firnmq.lake.tables.datafiles import iceberg_files, replacing
-from firnmq.lake.tables.names import DATA, DELETIONS, below, deletions_path, parse_converted
-from firnmq.lake.tables.rewrite import Rewrite, Rewritten
+from firnmq.lake.tables.catalogs.catalog import warehouse_store
+from firnmq.lake.tables.files.footers import iceberg_files
+from firnmq.lake.tables.files.names import DATA, DELETIONS, below, deletions_path, parse_converted
+from firnmq.lake.tables.files.pyiceberg_internals import replacing
+from firnmq.lake.tables.files.rewrite import Rewrite, Rewritten
+from firnmq.lake.tables.paired_commit import PENDING
 from firnmq.lake.tables.table import (
     COMMIT,
     METADATA,
@@ -23,7 +25,6 @@ from firnmq.lake.tables.table import (
     shard_deletions,
     shard_pending,
 )
-from firnmq.lake.tables.twofold import PENDING
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile as IcebergFile
@@ -66,7 +67,7 @@ class Expired:
     files: int = 0
     file_bytes: int = 0
     young_files: int = 0
-    """Nobody has them, but they may be about to be committed."""
+    """No snapshot refers to them, but a commit may be about to."""
 
 
 # Compaction ---------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def compact(
 ) -> Compacted:
     """Puts small files of the same shard and partition together, in the order of offsets.
 
-    Syncs may go on meanwhile: the files they add are not touched. Where somebody else replaced one
+    Syncs may go on: the files they add are not touched. If another process replaced one
     of the files first, its group stays as it is. Files of other columns are not mixed.
     """
     if target_bytes < 1:
@@ -127,7 +128,7 @@ def _replace_files(
     kept: list[tuple[list[IcebergFile], Rewritten]] = []
 
     def attempt(transaction: Transaction, token: str) -> Advanced:
-        # A file some of whose rows were deleted meanwhile must not come back without that.
+        # A file must not come back without the deletions that were committed during the rewrite.
         current = {
             task.file.file_path
             for task in table.iceberg.scan().plan_files()
@@ -177,7 +178,7 @@ def _small_groups(table: Table, target_bytes: int) -> Iterator[list[IcebergFile]
 
 
 def _path_in(table: Table, file: IcebergFile) -> str | None:
-    """Below the table's location; None for what somebody else put elsewhere."""
+    """Below the table's location; None for a file that another program put elsewhere."""
     return below(table.location(), file.file_path)
 
 

@@ -1,4 +1,4 @@
-"""A topic's Iceberg table: what it holds of each shard, and commits that nobody can repeat.
+"""A topic's Iceberg table: what it holds of each shard, and commits that cannot be repeated.
 
 How far a table goes is a property of it per shard, `firn.shard.{n}.end`, set in the commit that
 adds the files. A commit of a shard's offsets [base, end) happens only where the property is `base`.
@@ -22,7 +22,7 @@ import pyarrow as pa
 from firnmq.errors import FirnError, NotFound
 from firnmq.eventlog import EventLogger
 from firnmq.lake.reading.marks import Mark
-from firnmq.lake.tables.catalog import (
+from firnmq.lake.tables.catalogs.catalog import (
     DEAD_LETTERS,
     TOPICS,
     CatalogFailed,
@@ -30,9 +30,10 @@ from firnmq.lake.tables.catalog import (
     table_name,
     warehouse_store,
 )
-from firnmq.lake.tables.datafiles import appending, iceberg_files
-from firnmq.lake.tables.names import normal
-from firnmq.lake.tables.parquet import PARTITIONS, DataFile
+from firnmq.lake.tables.files.footers import iceberg_files
+from firnmq.lake.tables.files.names import normal
+from firnmq.lake.tables.files.parquet import PARTITIONS, DataFile
+from firnmq.lake.tables.files.pyiceberg_internals import appending
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
@@ -48,7 +49,7 @@ COMMIT: Final = "firn.commit"
 """In a snapshot's summary: which attempt made it, for one whose answer was lost."""
 
 METADATA: Final = "metadata"
-"""Folder of what is not data, below a table's location."""
+"""Folder for documents beside the data, below a table's location."""
 _SHARD_END: Final = re.compile(r"firn\.shard\.(\d+)\.end")
 _COMMIT_ATTEMPTS: Final = 20
 _COMMIT_WAIT_S: Final = 0.05
@@ -208,7 +209,7 @@ class TopicTable:
         _check_topic(self._table, topic, topic_id)
 
     def ends(self) -> dict[int, int]:
-        """Shard → first offset that is not in the table; absent: nothing of the shard is."""
+        """Shard → first offset that is not in the table; absent if it has no records."""
         return shard_ends(self.properties)
 
     def marks(self) -> dict[int, Mark]:
@@ -237,10 +238,10 @@ class TopicTable:
         other_ends: Callable[[], Mapping[int, int]] | None = None,
         pending: str | None = None,
     ) -> Advanced:
-        """Adds the files of those shards that still stand where the round began.
+        """Adds the files of the shards whose end has not moved since the round began.
 
-        `other_ends` are those of a table that has to stand there too. `pending` is noted for the
-        shards as what is to be done next.
+        `other_ends` are the ends of a second table that must not have moved either. `pending` is
+        stored for the shards as the next step.
         """
 
         def attempt(transaction: Transaction, token: str) -> Advanced:
@@ -325,7 +326,7 @@ class TopicTable:
 
 def _not_repeated(table: Table) -> Table:
     """The table as one whose commits PyIceberg does not repeat, whatever its properties say by now:
-    it would put our files on top of whatever was committed meanwhile."""
+    it would put our files on top of concurrent commits."""
     properties = {**table.metadata.properties, **_NO_RETRIES}
     table.metadata = table.metadata.model_copy(update={"properties": properties})
     return table
@@ -395,8 +396,8 @@ def make_table(
     """The topic's table, made if it is not there. Several may make it at once: one is made.
 
     It gets a location that no other table has or had: a topic that is made again must not find
-    files of the one before, nor an expiry take those of a table that was renamed for files of
-    nobody.
+    files of the one before, nor an expiry take those of a table that was renamed for files
+    without a table.
     `properties` are for one that is made, besides those that all have.
     """
     from pyiceberg.exceptions import TableAlreadyExistsError
@@ -423,7 +424,7 @@ def make_table(
     try:
         with catalog.asking():
             if catalog.is_rest:
-                from firnmq.lake.tables.rest import create_at
+                from firnmq.lake.tables.catalogs.rest import create_at
 
                 create_at(
                     catalog.iceberg, wanted, lambda usual: _location(catalog, usual, topic_id)

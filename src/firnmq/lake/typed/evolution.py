@@ -1,4 +1,4 @@
-"""What has to be added to a table for a schema: columns, at the top or within others."""
+"""The columns that a table lacks for a schema, at the top or within others."""
 
 from __future__ import annotations
 

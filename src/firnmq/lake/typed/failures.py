@@ -1,4 +1,4 @@
-"""What is wrong with a schema, or between a schema and the table it is for."""
+"""Errors of a schema, or between a schema and its table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SchemaConflict(FirnError):
 
 
 class DoesNotFit(Exception):
-    """A decoded value is beyond what its column can hold. It never leaves the package."""
+    """A decoded value is out of its column's range. It never leaves the package."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{reason} - at `{where}`")

@@ -1,4 +1,4 @@
-"""The schema that a table is filled by, kept in the table for whoever reads what is not in it yet.
+"""The schema that a table is filled by, kept in the table for readers of what is not in it yet.
 
 It is a property, not a file beside the data: engines that clean up tables remove files that no
 snapshot has, and a property changes in the same commit as the columns. Properties are in every
@@ -8,7 +8,7 @@ version of a table's metadata, hence the limit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -73,6 +73,14 @@ class KeptSchema(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def properties(self) -> dict[str, str]:
         """What a table has to have set."""
         return {SCHEMA: self.text()}
+
+    def settings(self) -> dict[str, Any]:
+        """The same as a sync is given it."""
+        return {
+            "schema_document": self.document,
+            "schema_kind": self.kind,
+            "schema_writers": self.writers,
+        }
 
     def parser(self) -> Parser:
         return Parser.from_document(self.document, self.kind, writers=self.writers)

@@ -2,68 +2,95 @@
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from firnmq.adapter import TopicCatalog
-from firnmq.config import AdminConfig, is_loopback
+from firnmq.config import AdminConfig
+from firnmq.disk import call_blocking
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.eventlog import EventLogger
+from firnmq.server.admin.endpoints.groups import GroupAdmin
+from firnmq.server.admin.endpoints.lake import LakeAdmin
+from firnmq.server.admin.endpoints.tiering import TierAdmin
+from firnmq.server.admin.endpoints.topics import TopicAdmin
+from firnmq.server.admin.endpoints.users import UserAdmin
 from firnmq.server.admin.errors import Refused, status_of
-from firnmq.server.admin.groups import GroupAdmin
-from firnmq.server.admin.lake import LakeAdmin
+from firnmq.server.admin.http.guard import JSON, AccessGuard
+from firnmq.server.admin.http.limits import BodyBudget
+from firnmq.server.admin.http.places import SharedPlaces, StreamTurn
 from firnmq.server.admin.metrics import CONTENT_TYPE, Metrics
 from firnmq.server.admin.openapi import openapi
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.admin.routes import Call, Endpoint, endpoints, node_status
-from firnmq.server.admin.tier import TierAdmin
-from firnmq.server.admin.topics import TopicAdmin
-from firnmq.server.admin.users import UserAdmin
-from firnmq.server.documents import Failure, Health
+from firnmq.server.documents import CommandLine, Failure, Readiness
 
-_JSON = "application/json"
-_CHANGES = ("POST", "PUT", "PATCH")
+S = TypeVar("S", bound=msgspec.Struct)
+
+_LINES = "application/x-ndjson"
 _NO_CHANGES = ("/records", "/plan")
 """Ends of paths whose calls are not logged: records are too many, and plans change nothing."""
 _WITH_SLASHES = ("{group}", "{user}")
+_DOCUMENTS_MAX = 4
+"""Documents that are produced concurrently. The event loop takes tens of milliseconds for a large
+one; with more of them, health and Kafka clients would wait for all."""
+_INLINE_BYTES_MAX = 4096
+"""A thread decodes larger bodies, one at a time: a decoded body can take many times its size."""
+_OBJECTS_MAX = 1_000_000
+"""Braces in a body. An empty object takes 2 bytes in a body and about 140 in memory."""
 
 _log = EventLogger("admin")
 
 
-def admin_app(parts: NodeParts, token: bytes | None) -> Starlette:
-    groups = GroupAdmin(parts)
+def admin_app(parts: NodeParts, token: bytes | None, streams: SharedPlaces) -> Starlette:
+    """`streams`: places of pages of records that clients have not taken."""
+    groups, topics = GroupAdmin(parts), TopicAdmin(parts)
     table = endpoints(
-        TopicAdmin(parts),
+        topics,
         groups,
-        UserAdmin(parts.users),
+        UserAdmin(parts.users, parts.broker),
         TierAdmin(parts),
         LakeAdmin(parts),
         lambda: node_status(parts),
     )
-    metrics = Metrics(parts, groups)
-    guard = _Guard(parts.config.admin, token, parts.storage.catalog)
-    document = msgspec.json.encode(openapi(table, version("firnmq")))
+    admin = parts.config.admin
+    bodies = BodyBudget(admin.body_bytes_total_max, body_bytes_max=admin.body_bytes_max)
+    metrics = Metrics(parts, groups, bodies)
+    guard = _Guard(admin, token, parts.storage.catalog, bodies, streams)
+    installed = version("firnmq")
+    document = msgspec.json.encode(openapi(table, installed))
 
     async def live(_: Request) -> Response:
-        return _json(Health(status="live"))
+        return _json(Readiness(status="live"))
 
     async def ready(_: Request) -> Response:
-        is_ready = parts.broker.is_serving
-        return _json(Health(status="ready" if is_ready else "stopping"), 200 if is_ready else 503)
+        if not parts.broker.is_serving:
+            return _json(Readiness(status="stopping"), 503)
+        reasons = parts.local.health.summary()
+        status = "failing" if reasons else "ready"
+        return _json(Readiness(status=status, reasons=reasons), 503 if reasons else 200)
 
-    async def scrape(_: Request) -> Response:
-        return Response(await metrics.text(), media_type=CONTENT_TYPE)
+    async def scrape(request: Request) -> Response:
+        async with guard.documents.place(_address(request)):
+            return Response(await metrics.text(), media_type=CONTENT_TYPE)
+
+    async def command(line: CommandLine) -> bytes | None:
+        served = parts.local.path.stat()
+        found = (line.version, line.device, line.inode)
+        if parts.answer_command is None or found != (installed, served.st_dev, served.st_ino):
+            return None
+        return await parts.answer_command(line, topics.records)
 
     async def describe(_: Request) -> Response:
-        return Response(document, media_type=_JSON)
+        return Response(document, media_type=JSON)
 
     return Starlette(
         routes=[
@@ -71,6 +98,7 @@ def admin_app(parts: NodeParts, token: bytes | None) -> Starlette:
             Route("/health/ready", guard.open(ready)),
             Route("/metrics", guard.closed(scrape)),
             Route("/openapi.json", guard.open(describe)),
+            Route("/v1/command", guard.command(command), methods=["POST"]),
             *(
                 Route(_route_path(each.path), guard.endpoint(each), methods=[each.method])
                 for each in table
@@ -84,13 +112,23 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class _Guard:
-    """Judges a request before anything is done, and turns errors into answers."""
+    """Checks a request before anything else, and turns errors into responses."""
 
-    def __init__(self, config: AdminConfig, token: bytes | None, catalog: TopicCatalog) -> None:
+    def __init__(
+        self,
+        config: AdminConfig,
+        token: bytes | None,
+        catalog: TopicCatalog,
+        bodies: BodyBudget,
+        streams: SharedPlaces,
+    ) -> None:
         self._config = config
+        self._streams = streams
         self._catalog = catalog
-        self._token = token
-        self._is_local = is_loopback(config.host)
+        self._access = AccessGuard(config, token)
+        self._bodies = bodies
+        self._decoding = SharedPlaces(1)
+        self.documents = SharedPlaces(_DOCUMENTS_MAX)
 
     def open(self, answer: Answer) -> Answer:
         """For what needs no token."""
@@ -103,58 +141,148 @@ class _Guard:
         async def answer(request: Request) -> Response:
             for name in request.query_params.keys() - endpoint.query.keys():
                 raise InvalidArgument(name, f"is no parameter of {endpoint.path}")
-            body = None if endpoint.takes is None else await self._body(request, endpoint.takes)
             path = {name: str(value) for name, value in request.path_params.items()}
-            call = Call(path=path, query=dict(request.query_params), body=body)
-            result = await endpoint.answer(call)
-            if request.method != "GET" and not request.url.path.endswith(_NO_CHANGES):
+            if endpoint.stream is not None:
+                turn = StreamTurn(self._streams, self.documents, _address(request))
+                call = Call(path=path, query=dict(request.query_params))
+                return await self._streamed(endpoint.stream(call, turn), turn, request.url.path)
+            assert endpoint.answer is not None
+            # The body's budget is held until the response, since its records stay in memory too.
+            with self._bodies.body(_address(request)) as count:
+                body = None
+                if endpoint.takes is not None:
+                    body = await self._body(request, endpoint.takes, count)
+                call = Call(path=path, query=dict(request.query_params), body=body)
+                if request.method == "GET":
+                    async with self.documents.place(_address(request)):
+                        return _json(await endpoint.answer(call))
+                result = await endpoint.answer(call)
+            if not request.url.path.endswith(_NO_CHANGES):
                 _log.info("admin_change", method=request.method, path=request.url.path)
             return _json(result)
 
         return self.closed(answer)
 
+    def command(self, printed: Callable[[CommandLine], Awaitable[bytes | None]]) -> Answer:
+        """Answers a command line with the command's output, or with 204 if the command must run in
+        its own process."""
+
+        async def answer(request: Request) -> Response:
+            with self._bodies.body(_address(request)) as count:
+                line = await self._body(request, CommandLine, count)
+                async with self.documents.place(_address(request)):
+                    text = await printed(line)
+            if text is None:
+                return Response(status_code=204)
+            return Response(text, media_type="application/octet-stream")
+
+        return self.closed(answer)
+
+    async def _streamed(
+        self, lines: AsyncGenerator[bytes, None], turn: StreamTurn, path: str
+    ) -> Response:
+        """Sends each piece once the client has read those before it. An error before the first
+        piece is an ordinary refusal; later it is the last line. If the client disconnects, the
+        reading is cancelled."""
+
+        async def next_piece() -> bytes:
+            await turn.enter()
+            piece = await anext(lines, b"")
+            turn.made()
+            return piece
+
+        async def pieces() -> AsyncIterator[bytes]:
+            piece = first
+            try:
+                while piece:
+                    yield piece
+                    turn.leave()
+                    piece = await next_piece()
+            except FirnError as error:
+                yield msgspec.json.encode(self._failure(error, path)[0]) + b"\n"
+
+        try:
+            first = await next_piece()
+        except BaseException:
+            await _end(lines, turn)
+            raise
+        return _Stream(pieces(), lines, turn)
+
+    def _failure(self, error: FirnError, path: str) -> tuple[Failure, int]:
+        self._catalog.name_shard(error)
+        status = status_of(error)
+        if status >= 500 and not isinstance(error, Refused):
+            _log.error("admin_request_failed", path=path, error=str(error))
+        return Failure(error=type(error).__name__, message=str(error)), status
+
     def _answered(self, answer: Answer, *, needs_token: bool) -> Answer:
         async def run(request: Request) -> Response:
             try:
-                self._check(request, needs_token)
+                self._access.check(
+                    request.method,
+                    request.headers.items(),
+                    http_version=request.scope["http_version"],
+                    needs_token=needs_token,
+                )
                 return await answer(request)
             except FirnError as error:
-                self._catalog.name_shard(error)
-                status = status_of(error)
-                if status >= 500:
-                    _log.error("admin_request_failed", path=request.url.path, error=str(error))
-                return _json(Failure(error=type(error).__name__, message=str(error)), status)
+                return _json(*self._failure(error, request.url.path))
             except ClientDisconnect:
                 return Response(status_code=400)
 
         return run
 
-    def _check(self, request: Request, needs_token: bool) -> None:
-        # A page in the operator's browser must not reach a local listener by a name that its
-        # author controls, nor send a form to it.
-        host = request.url.hostname or ""
-        if self._is_local and not is_loopback(host):
-            raise Refused(421, f"this listener is local and is not called {host!r}")
-        if request.method in _CHANGES:
-            kind = request.headers.get("content-type", "").partition(";")[0].strip()
-            if kind != _JSON:
-                raise Refused(415, f"send {_JSON}")
-        if needs_token and self._token is not None:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._token):
-                raise Refused(401, "the bearer token is missing or wrong")
-
-    async def _body(self, request: Request, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    async def _body(self, request: Request, kind: type[S], count: Callable[[int], None]) -> S:
         limit = self._config.body_bytes_max
+        announced = request.headers.get("content-length", "0")
         body = bytearray()
+        if int(announced) > limit:  # h11 has checked that it is a number.
+            raise Refused(413, f"a body may have {limit:,} bytes, not {announced}")
         async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
+            if len(body) + len(chunk) > limit:
                 raise Refused(413, f"a body may have {limit:,} bytes")
+            count(len(chunk))
+            body += chunk
+        if len(body) <= _INLINE_BYTES_MAX:
+            return _decoded(body, kind)
+        if body.count(b"{") > _OBJECTS_MAX:
+            raise Refused(413, f"a body may have {_OBJECTS_MAX:,} objects; send fewer at a time")
+        async with self._decoding.place(_address(request)):
+            return await call_blocking(None, _decoded, body, kind)
+
+
+class _Stream(StreamingResponse):
+    """Lines of JSON. However it ends, the reading ends and its places are given back."""
+
+    def __init__(
+        self, pieces: AsyncIterator[bytes], lines: AsyncGenerator[bytes, None], turn: StreamTurn
+    ) -> None:
+        super().__init__(pieces, media_type=_LINES)
+        self._lines = lines
+        self._turn = turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            return msgspec.json.decode(bytes(body), type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise InvalidArgument("body", str(error)) from error
+            await super().__call__(scope, receive, send)
+        finally:
+            await _end(self._lines, self._turn)
+
+
+async def _end(lines: AsyncGenerator[bytes, None], turn: StreamTurn) -> None:
+    turn.leave()
+    await lines.aclose()
+
+
+def _decoded(body: bytearray, kind: type[S]) -> S:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidArgument("body", str(error)) from error
+
+
+def _address(request: Request) -> str:
+    """The client's, without port."""
+    return request.client.host if request.client is not None else ""
 
 
 def _route_path(path: str) -> str:
@@ -170,4 +298,4 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
 
 
 def _json(document: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(document), status, media_type=_JSON)
+    return Response(msgspec.json.encode(document), status, media_type=JSON)

@@ -18,6 +18,7 @@ from firnmq.errors import (
     StoreError,
     TierBacklogFull,
     TimedOut,
+    TooManyShards,
 )
 
 
@@ -61,6 +62,7 @@ _STATUSES: tuple[tuple[type[FirnError], int], ...] = (
     (IndexDisabled, 400),
     (OffsetOutOfRange, 416),
     (NoTiering, 409),
+    (TooManyShards, 409),
     (TierBacklogFull, 503),
     (StoreError, 502),
     (StorageFailed, 503),

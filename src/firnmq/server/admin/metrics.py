@@ -1,10 +1,11 @@
-"""What the node counts, in the form that Prometheus reads.
+"""The node's metrics in Prometheus's text format.
 
-The counting itself is done elsewhere, in plain numbers; nothing here runs until someone asks.
+The counters are plain numbers elsewhere; the code here runs only during a scrape.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -16,36 +17,61 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from firnmq.adapter import EngineStorageAdapter
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.statistics import LATENCY_BUCKETS_S
 from firnmq.disk import call_blocking
 from firnmq.errors import FirnError
-from firnmq.server.admin.groups import GroupAdmin
+from firnmq.health import ProblemKind
+from firnmq.server.admin.endpoints.groups import GroupAdmin
+from firnmq.server.admin.http.limits import BodyBudget
 from firnmq.server.admin.parts import NodeParts
-from firnmq.tiering.status import TierStatus
+from firnmq.tiering.move.status import TierStatus
+from firnmq.version import __version__
 
+_PROBLEMS = {
+    ProblemKind.SHARD_FAILED: (
+        "firn_shards_failed",
+        "Shards that refuse appends, or cannot be opened, after a failure of storage.",
+    ),
+    ProblemKind.SEGMENT_UNREADABLE: (
+        "firn_shards_unreadable",
+        "Shards with a segment that is missing or corrupt.",
+    ),
+    ProblemKind.DATABASE_FAILED: (
+        "firn_databases_failed",
+        "Databases of the node that refuse writes.",
+    ),
+    ProblemKind.DISK_FULL: ("firn_disk_full", "1 while appends are refused for want of room."),
+}
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Makes the text of one scrape."""
+    """Produces the text of one scrape."""
 
-    def __init__(self, parts: NodeParts, groups: GroupAdmin) -> None:
+    def __init__(self, parts: NodeParts, groups: GroupAdmin, bodies: BodyBudget) -> None:
         self._parts = parts
         self._groups = groups
+        self._bodies = bodies
         self._series_max = parts.config.admin.metrics_series_max
 
     async def text(self) -> bytes:
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
-        registry.register(_Families([*self._broker(), *self._storage()]))
+        registry.register(_Families([self._build(), *self._broker(), *self._storage()]))
         registry.register(_Families([*await self._topics(), *await self._lag()]))
         tier = self._parts.local.tier
         if tier is not None:
             status = await call_blocking(None, tier.mover.status)
             registry.register(_Families([*_tiering(status)]))
         return generate_latest(registry)
+
+    def _build(self) -> Metric:
+        info = GaugeMetricFamily(
+            "firn_build_info", "1; the labels say what runs.", labels=["version", "python"]
+        )
+        info.add_metric([__version__, platform.python_version()], 1)
+        return info
 
     def _broker(self) -> Iterator[Metric]:
         broker = self._parts.broker
@@ -68,6 +94,9 @@ class Metrics:
         yield latency
         yield _counter("firn_received_bytes", "Bytes from clients.", numbers.received_bytes)
         yield _counter("firn_sent_bytes", "Bytes to clients.", numbers.sent_bytes)
+        yield _counter(
+            "firn_fetched_records", "Records sent to Kafka clients.", broker.fetched_record_count
+        )
         yield _gauge("firn_connections", "Open connections.", broker.connection_count)
         yield _counter("firn_connections_accepted", "Connections so far.", numbers.accepted_count)
         refused = CounterMetricFamily(
@@ -84,6 +113,9 @@ class Metrics:
         yield _gauge(
             "firn_bytes_in_flight", "Bytes of unanswered requests.", broker.budget.used_bytes
         )
+        yield _gauge(
+            "firn_http_body_bytes", "Bytes of unanswered HTTP requests.", self._bodies.used_bytes
+        )
 
     def _storage(self) -> Iterator[Metric]:
         files = self._parts.local.file_statistics()
@@ -99,10 +131,24 @@ class Metrics:
         )
         yield _gauge("firn_queued_requests", "Appends that wait.", pool.queued_requests)
         yield _gauge("firn_queued_bytes", "Bytes of appends that wait.", pool.queued_bytes)
+        yield from self._health()
         yield from self._compaction()
         groups = self._parts.coordinator.statistics()
         yield _gauge("firn_groups", "Groups in memory.", groups.group_count)
         yield _gauge("firn_group_members", "Members of all groups.", groups.member_count)
+
+    def _health(self) -> Iterator[Metric]:
+        local = self._parts.local
+        for kind, (name, text) in _PROBLEMS.items():
+            yield _gauge(name, text, local.health.count(kind))
+        yield _gauge(
+            "firn_disk_free_bytes", "Free on the data directory's disk.", local.guard.free_bytes
+        )
+        yield _gauge(
+            "firn_disk_reserve_bytes",
+            "Kept for a full disk; 0 with much room, and while the disk is full.",
+            local.guard.reserve_bytes,
+        )
 
     def _compaction(self) -> Iterator[Metric]:
         passes = CounterMetricFamily(
@@ -110,12 +156,12 @@ class Metrics:
         )
         records = CounterMetricFamily(
             "firn_compaction_records",
-            "Records of segments that were written anew.",
+            "Records of segments that were rewritten.",
             labels=["storage_type", "direction"],
         )
         size = CounterMetricFamily(
             "firn_compaction_bytes",
-            "Bytes of segments that were written anew.",
+            "Bytes of segments that were rewritten.",
             labels=["storage_type", "direction"],
         )
         for name, counts in self._parts.local.compaction_counts().items():
@@ -132,6 +178,17 @@ class Metrics:
         shards = GaugeMetricFamily("firn_topic_shards", "Shards.", labels=["topic"])
         stored = GaugeMetricFamily("firn_topic_bytes", "Bytes stored.", labels=["topic"])
         segments = GaugeMetricFamily("firn_topic_segments", "Segments.", labels=["topic"])
+        appended = CounterMetricFamily(
+            "firn_topic_appended_records",
+            "Records appended since the topic was created, over restarts.",
+            labels=["topic"],
+        )
+        starts = GaugeMetricFamily(
+            "firn_shard_start_offset", "First readable offset.", labels=["topic", "shard"]
+        )
+        ends = GaugeMetricFamily(
+            "firn_shard_end_offset", "Offset of the next record.", labels=["topic", "shard"]
+        )
         manager = self._parts.local.manager
         left = self._series_max
         for topic in self._parts.local.catalog.topics():
@@ -139,16 +196,20 @@ class Metrics:
             if left < 0:
                 break
             shards.add_metric([topic.name], topic.shard_count)
-            driver = manager.driver(topic.config.storage_type)
-            if not isinstance(driver, EngineStorageAdapter):
+            logs = manager.driver(topic.config.storage_type).logs
+            if logs is None:
                 continue
             try:
-                found = [await driver.status(shard) for shard in topic.shard_names()]
+                found = [await logs.status(shard) for shard in topic.shard_names()]
             except FirnError:
-                continue  # Deleted meanwhile, or its storage fails: others are still shown.
+                continue  # Deleted during the scrape, or its storage fails: others are still shown.
             stored.add_metric([topic.name], sum(status.length_bytes for status in found))
             segments.add_metric([topic.name], sum(len(status.segments) for status in found))
-        return [shards, stored, segments]
+            appended.add_metric([topic.name], sum(status.end_offset for status in found))
+            for seq, status in enumerate(found):
+                starts.add_metric([topic.name, str(seq)], status.start_offset)
+                ends.add_metric([topic.name, str(seq)], status.end_offset)
+        return [shards, stored, segments, appended, starts, ends]
 
     async def _lag(self) -> list[Metric]:
         lag = GaugeMetricFamily(
@@ -157,7 +218,7 @@ class Metrics:
             labels=["group", "topic", "shard"],
         )
         left = self._series_max
-        for group in self._groups.names():
+        for group in await self._groups.names():
             try:
                 rows = await self._groups.lag(group)
             except FirnError:

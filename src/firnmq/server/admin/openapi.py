@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from firnmq.server.admin.routes import Endpoint
-from firnmq.server.documents import Failure, Health
+from firnmq.server.documents import Failure, Readiness
 
 _REFERENCE = "#/components/schemas/{name}"
 
 
 def openapi(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
-    kinds: list[Any] = [Failure, Health]
+    kinds: list[Any] = [Failure, Readiness]
     for each in endpoints:
         kinds += [kind for kind in (each.takes, each.gives) if kind is not None]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
@@ -24,7 +24,7 @@ def openapi(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, by_kind)
     for path, summary in (("live", "Whether the process works."), ("ready", "Whether it serves.")):
-        content = {"application/json": {"schema": by_kind[repr(Health)]}}
+        content = {"application/json": {"schema": by_kind[repr(Readiness)]}}
         answer = {"description": summary, "content": content}
         paths[f"/health/{path}"] = {"get": {"summary": summary, "responses": {"200": answer}}}
     metrics = {"description": "Prometheus text format.", "content": {"text/plain": {}}}
@@ -47,14 +47,17 @@ def _operation(endpoint: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         for name in re.findall(r"{(\w+)}", endpoint.path)
     ]
     parameters += [
-        {"name": name, "in": "query", "description": text, "schema": {"type": "integer"}}
-        for name, text in endpoint.query.items()
+        {"name": name, "in": "query", "description": each.text, "schema": {"type": each.kind}}
+        for name, each in endpoint.query.items()
     ]
+    answer = _content(by_kind[repr(endpoint.gives)])
+    if endpoint.stream is not None:
+        answer = {"application/x-ndjson": answer["application/json"]}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "parameters": parameters,
         "responses": {
-            "200": {"description": "Done.", "content": _content(by_kind[repr(endpoint.gives)])},
+            "200": {"description": "Done.", "content": answer},
             "default": {"description": "Refused.", "content": _content(by_kind[repr(Failure)])},
         },
     }

@@ -1,21 +1,21 @@
-"""Every path of the HTTP listener with its method, its documents and what answers it."""
+"""Every path of the HTTP listener with its method, its documents and its endpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from firnmq.errors import InvalidArgument
 from firnmq.lake.plans.plan import Plan, Wanted
-from firnmq.server.admin.groups import GroupAdmin
-from firnmq.server.admin.lake import LakeAdmin
+from firnmq.server.admin.endpoints.groups import GroupAdmin
+from firnmq.server.admin.endpoints.lake import LakeAdmin
+from firnmq.server.admin.endpoints.tiering import TierAdmin
+from firnmq.server.admin.endpoints.topics import TopicAdmin
+from firnmq.server.admin.endpoints.users import UserAdmin
+from firnmq.server.admin.http.places import StreamTurn
 from firnmq.server.admin.parts import NodeParts
-from firnmq.server.admin.tier import TierAdmin
-from firnmq.server.admin.topics import TopicAdmin
-from firnmq.server.admin.users import UserAdmin
 from firnmq.server.documents import (
     Deletion,
     GroupDeleted,
@@ -30,10 +30,11 @@ from firnmq.server.documents import (
     OffsetReset,
     OptionChanges,
     Placement,
-    RecordPage,
     ScrubRequest,
     Segment,
     ShardDeletion,
+    StorageProblem,
+    StoredRecord,
     TopicDeleted,
     TopicDescription,
     TopicOptions,
@@ -43,10 +44,11 @@ from firnmq.server.documents import (
     User,
     UserChanged,
 )
-from firnmq.tiering.scrubber import ScrubReport
-from firnmq.tiering.status import TierStatus
+from firnmq.server.reading import number_of, reading_of
+from firnmq.tiering.archive.scrubber import ScrubReport
+from firnmq.tiering.move.status import TierStatus
 
-_TAIL_RECORDS = 100
+_PROBLEMS_SHOWN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +59,17 @@ class Call:
     query: dict[str, str]
     body: Any = None
 
-    def number(self, name: str, default: int | None) -> Any:
-        text = self.query.get(name)
-        if text is None:
-            return default
-        try:
-            return int(text)
-        except ValueError:
-            raise InvalidArgument(name, f"must be a whole number, not {text!r}") from None
+    def number(self, name: str) -> int | None:
+        return number_of(self.query, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of a query, which may be left out."""
+
+    text: str
+    kind: str = "integer"
+    """Its type in the OpenAPI document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +80,11 @@ class Endpoint:
     path: str
     summary: str
     gives: Any
-    answer: Callable[[Call], Awaitable[msgspec.Struct | list[Any]]]
+    answer: Callable[[Call], Awaitable[msgspec.Struct | list[Any]]] | None = None
+    stream: Callable[[Call, StreamTurn], AsyncGenerator[bytes, None]] | None = None
+    """Instead of `answer`: lines of JSON, each of them a document of type `gives`."""
     takes: type[msgspec.Struct] | None = None
-    query: dict[str, str] = field(default_factory=dict)
-    """Parameter → what it means; all are whole numbers and may be left out."""
+    query: dict[str, Parameter] = field(default_factory=dict)
 
 
 def endpoints(
@@ -118,7 +124,7 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         Endpoint(
             method="POST",
             path="/v1/topics",
-            summary="Make a topic.",
+            summary="Create a topic.",
             takes=NewTopic,
             gives=TopicSummary,
             answer=lambda call: topics.create(call.body),
@@ -126,7 +132,7 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         Endpoint(
             method="GET",
             path="/v1/topics/{topic}",
-            summary="A topic's options and where its shards stand.",
+            summary="A topic's options, and the offsets and sizes of its shards.",
             gives=TopicDescription,
             answer=lambda call: topics.describe(call.path["topic"]),
         ),
@@ -155,6 +161,24 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
     ]
 
 
+_READ_PARAMETERS = {
+    "shard": Parameter(text="Only this shard; all of them otherwise."),
+    "offset": Parameter(
+        text="Where to begin: an offset, a negative number to count from the end of each shard, "
+        "`start` (the default) or `end`.",
+        kind="string",
+    ),
+    "key": Parameter(text="The newest record of this key.", kind="string"),
+    "key_base64": Parameter(text="Likewise, for a key that is not text.", kind="string"),
+    "all": Parameter(text="With a key: all its records, not the newest alone.", kind="boolean"),
+    "tag": Parameter(text="Only records with this tag.", kind="string"),
+    "since_ms": Parameter(text="Only records with this timestamp or a later one."),
+    "until_ms": Parameter(text="Only records with an earlier timestamp."),
+    "max": Parameter(text="No more records than this; all of them otherwise."),
+    "follow": Parameter(text="Go on with records that are stored later.", kind="boolean"),
+}
+
+
 def _record_endpoints(topics: TopicAdmin) -> list[Endpoint]:
     return [
         Endpoint(
@@ -162,26 +186,18 @@ def _record_endpoints(topics: TopicAdmin) -> list[Endpoint]:
             path="/v1/topics/{topic}/segments",
             summary="A topic's segments.",
             gives=list[Segment],
-            query={"shard": "Only this shard."},
-            answer=lambda call: topics.segments(call.path["topic"], call.number("shard", None)),
+            query={"shard": Parameter(text="Only this shard.")},
+            answer=lambda call: topics.segments(call.path["topic"], call.number("shard")),
         ),
         Endpoint(
             method="GET",
             path="/v1/topics/{topic}/records",
-            summary="Records of one shard, a bounded number of them.",
-            gives=RecordPage,
-            query={
-                "shard": "0 unless given.",
-                "offset": "First offset; a negative one counts from the end, which is the default.",
-                "max": "At most so many records, up to 1,000.",
-                "wait_ms": "At the end of the shard, wait so long for more, up to 30,000.",
-            },
-            answer=lambda call: topics.records(
-                call.path["topic"],
-                call.number("shard", 0),
-                call.number("offset", -_TAIL_RECORDS),
-                call.number("max", _TAIL_RECORDS),
-                call.number("wait_ms", 0),
+            summary="Records by offset, key, tag or time, as lines of JSON. An empty line shows "
+            "that the node is still there; a last line with `error` tells why it stopped.",
+            gives=StoredRecord,
+            query=_READ_PARAMETERS,
+            stream=lambda call, turn: topics.records(
+                call.path["topic"], reading_of(call.query), turn
             ),
         ),
         Endpoint(
@@ -212,7 +228,7 @@ def _group_endpoints(groups: GroupAdmin) -> list[Endpoint]:
             path="/v1/groups",
             summary="All consumer groups.",
             gives=list[GroupSummary],
-            answer=_async(lambda _: groups.all()),
+            answer=lambda _: groups.all(),
         ),
         Endpoint(
             method="POST",
@@ -259,7 +275,7 @@ def _user_endpoints(users: UserAdmin) -> list[Endpoint]:
         Endpoint(
             method="DELETE",
             path="/v1/users/{user}",
-            summary="Remove a user; connections that are open stay open.",
+            summary="Remove a user and close the user's connections.",
             gives=UserChanged,
             answer=lambda call: users.remove(call.path["user"]),
         ),
@@ -354,5 +370,9 @@ def node_status(parts: NodeParts) -> NodeStatus:
         bytes_in_flight=broker.budget.used_bytes,
         queued_requests=pool.queued_requests,
         queued_bytes=pool.queued_bytes,
+        disk_free_bytes=parts.local.guard.free_bytes,
+        problems=[
+            StorageProblem.of(each) for each in parts.local.health.problems()[:_PROBLEMS_SHOWN_MAX]
+        ],
         tiering=None if parts.local.tier is None else parts.local.tier.mover.store_state,
     )

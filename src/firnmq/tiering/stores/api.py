@@ -43,7 +43,7 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, key: str, data: Buffer, *, if_absent: bool = True) -> ObjectInfo:
-        """Writes a small object in one go; it is durable when this returns.
+        """Writes a small object in one request; it is durable when this returns.
 
         With `if_absent`, exactly one of several concurrent writers succeeds and the others get
         `ObjectExists`.
@@ -61,14 +61,14 @@ class ObjectStore(Protocol):
         ...
 
     def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
-        """Uploads several objects; all are durable when this returns, and if it raises, some of
-        them may be there."""
+        """Uploads several objects. All are durable when this returns; if it raises, some may
+        exist."""
         ...
 
     @property
     def likes_groups(self) -> bool:
-        """Whether small objects should come by `upload_all`, since they cost less together; else
-        the store's caller does better to upload them at the same time."""
+        """Whether `upload_all` is the cheapest way to write many small objects; otherwise parallel
+        uploads are faster."""
         ...
 
     def get_range(self, key: str, start: int, size: int) -> Buffer:
@@ -93,10 +93,10 @@ class ObjectStore(Protocol):
     def sweep(
         self, prefix: str, *, before_ms: int, is_meant: Callable[[str], bool] = every_key
     ) -> int:
-        """Discards what unfinished uploads below a folder left, if begun before; how many.
+        """Discards unfinished uploads below a folder that were begun before `before_ms`; how many.
 
-        `is_meant` is asked about the key of each, where there is one: others may use the same
-        bucket. Nothing of it is visible as an object, but stores keep it, and charge for it.
+        `is_meant` decides by key, where there is one: other programs may use the same bucket.
+        Unfinished uploads are not visible as objects, but stores keep them and charge for them.
         """
         ...
 
@@ -104,7 +104,7 @@ class ObjectStore(Protocol):
 
 
 def check_key(key: str) -> str:
-    """The key itself, if every store can have an object of this name."""
+    """The key itself, if it is valid in every store."""
     if len(key) > KEY_LENGTH_MAX:
         raise InvalidArgument("key", f"{len(key)} characters, the limit is {KEY_LENGTH_MAX}")
     for segment in key.split("/"):

@@ -52,7 +52,7 @@ _LIST_PAGE = 1_000
 """Objects per page, the most that S3 gives."""
 
 _MORE_NICENESS = 10
-"""Where processors are short, a tenth of what a thread of the usual priority gets."""
+"""Under CPU contention, a tenth of the share of a thread with normal priority."""
 _NICENESS_MAX = 19
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -61,9 +61,9 @@ _REASON = re.compile(r"<Code>(?P<code>[^<]*)</Code>\s*<Message>(?P<message>[^<]*
 _HTTP_TROUBLE = re.compile(r"HttpError \{\s*kind: (?P<kind>\w+),")
 _RETRIES = re.compile(r"after (\d+) retries")
 _OS_MESSAGE = re.compile(r'message: "([^"]*)"')
-"""Parts of obstore's dump of its insides; without them a reason is worded less well."""
+"""Parts of obstore's debug text; without them an error message is less specific."""
 _TRY_AGAIN_STATUS = {408, 409, 425, 429}
-"""Refusals that mean "not now"; the others from 300 to 499 mean "not like this"."""
+"""Refusals that may be retried; the others from 300 to 499 may not."""
 
 
 def open_cloud_store(scheme: str, bucket: str, prefix: str, options: StoreOptions) -> CloudStore:
@@ -93,12 +93,12 @@ def open_cloud_store(scheme: str, bucket: str, prefix: str, options: StoreOption
 
 @cache
 def _start_threads() -> int:
-    """Has obstore start the threads in which it talks to stores, with a lower priority than others.
+    """Makes obstore start its I/O threads with a lower priority; returns this process's id.
 
-    They take what the thread has that starts them, where the system knows priorities of threads.
-    So those who append or answer get a processor first, and these still get some of it when all
-    are taken. None of them ever holds the interpreter's lock, which others would have to wait for.
-    What is returned is the process that has them: one that is forked from it has not.
+    A thread inherits the priority of the thread that starts it, where the system has priorities of
+    threads. So threads that append or serve clients get a processor first, and these still get a
+    share when all are busy. They never hold the interpreter's lock, so no other thread waits for
+    them. A process that is forked from this one does not have the threads.
     """
     import obstore
     from obstore.store import MemoryStore
@@ -117,7 +117,7 @@ def _start_threads() -> int:
 
 
 class CloudStore:
-    """An ObjectStore of a cloud's or of a server that speaks like one."""
+    """An ObjectStore in a cloud or on a compatible server."""
 
     likes_groups = False
 
@@ -186,7 +186,7 @@ class CloudStore:
             with self._translated(key, "head"):
                 return _info(self._obstore.head(self._client, key))
         except ObjectNotFound:
-            # The answer to HEAD does not say whether the bucket is there.
+            # The response to HEAD does not say whether the bucket exists.
             next(self.list(key), None)
             raise
 
@@ -209,14 +209,14 @@ class CloudStore:
             with self._translated("", "delete"):
                 self._obstore.delete(self._client, paths)
         except ObjectNotFound:
-            # Stores without a bulk request stop at the first one that is not there.
+            # Stores without a bulk request stop at the first missing object.
             for path in paths:
                 self._delete_one(path)
 
     def sweep(
         self, prefix: str, *, before_ms: int, is_meant: Callable[[str], bool] = every_key
     ) -> int:
-        """S3 only: the others discard what was never finished by themselves, within a week."""
+        """S3 only: the other stores discard unfinished uploads themselves within a week."""
         prefix = check_prefix(prefix)
         if self._uploads is None or not self._uploads.is_usable:
             return 0
@@ -267,13 +267,13 @@ class CloudStore:
     def _translated(
         self, key: str, operation: str, start: int = 0, size: int = 0
     ) -> Iterator[None]:
-        """Makes obstore's errors ours. What the caller's chunks raise passes as it is."""
+        """Translates obstore's errors. Errors of the caller's chunks pass unchanged."""
         process = os.getpid()
-        if process != _start_threads():  # Opening it again would not help.
+        if process != _start_threads():  # Reopening the store would not help.
             raise StoreError(
                 self.url,
                 "cannot be used here: the process that this one was forked from has used a store, "
-                "and its threads are not here; start processes anew (spawn) instead of forking",
+                "and its threads are not here; start processes with spawn instead of fork",
             )
         if process != self._process:
             raise StoreError(self.url, "was opened before a fork; open it again in this process")
@@ -285,9 +285,9 @@ class CloudStore:
         except errors.AlreadyExistsError as error:
             raise ObjectExists(self.url, key) from error
         except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
-            raise StoreDenied(self.url, _first_line(error), key=key) from error
+            raise StoreDenied(self.url, _refusal(error), key=key) from error
         except FileNotFoundError as error:
-            # There is one type for both, so the text has to tell a bucket from an object.
+            # obstore has one type for both, so only its text tells a bucket from an object.
             if not key or _NO_BUCKET in str(error):
                 raise self._no_bucket() from error
             raise ObjectNotFound(self.url, key) from error
@@ -321,8 +321,9 @@ class CloudStore:
             why = what if cause is None else f"{what}: {cause[1]}"
             return StoreUnavailable(self.url, f"{operation}: {why}", key=key)
         is_refused = status is not None and 300 <= status < 500 and status not in _TRY_AGAIN_STATUS
-        kind = StoreDenied if is_refused else StoreUnavailable
-        return kind(self.url, _first_line(error), key=key)
+        if is_refused:
+            return StoreDenied(self.url, _refusal(error), key=key)
+        return StoreUnavailable(self.url, _first_line(error), key=key)
 
 
 class _SourceFailed(Exception):
@@ -444,9 +445,26 @@ def _status(error: Exception) -> int | None:
     return None if found is None else int(found.group(1))
 
 
+_REFUSALS = {
+    "InvalidAccessKeyId": "the store does not know the access key: check access_key in [tiering], "
+    "FIRN_TIERING_ACCESS_KEY or AWS_ACCESS_KEY_ID",
+    "SignatureDoesNotMatch": "the secret key is wrong: check secret_key in [tiering], "
+    "FIRN_TIERING_SECRET_KEY or AWS_SECRET_ACCESS_KEY",
+    "ExpiredToken": "the session token has expired: renew AWS_SESSION_TOKEN",
+    "AccessDenied": "the credentials are valid, but may not do this: change the bucket's policy",
+}
+"""What to do about the refusals that S3 has codes for."""
+
+
+def _refusal(error: Exception) -> str:
+    reason = _REASON.search(str(error).split("Debug source", 1)[0])
+    advice = None if reason is None else _REFUSALS.get(reason["code"])
+    return advice or _first_line(error)
+
+
 def _first_line(error: Exception) -> str:
-    """What matters of obstore's text, whose rest is a dump of its insides. A store's own reason is
-    in the document that it answers with."""
+    """The useful part of obstore's text, whose rest is debug output. A store's own reason is in the
+    XML document of its response."""
     text = str(error)
     line = text.split("\n", 1)[0].split("<?xml", 1)[0].rstrip(" :")
     reason = _REASON.search(text.split("Debug source", 1)[0])

@@ -191,7 +191,7 @@ class HdfsStore:
                     lambda: self._client.rename(partial, target, overwrite=not if_absent),
                 )
             except ObjectNotFound:
-                continue  # The folder was removed meanwhile.
+                continue  # The folder was removed after its creation.
         raise StoreUnavailable(self.url, "its folder is removed again and again", key=key)
 
     def _discard(self, partial: str, writer: AsyncFileWriter) -> None:
@@ -206,7 +206,7 @@ class HdfsStore:
             pass
 
     def _prune(self, folder: str) -> None:
-        """Takes directories away that have become empty; HDFS refuses where they have not."""
+        """Removes directories that have become empty; HDFS refuses to remove others."""
         while folder and folder != self._root:
             try:
                 if not self._call("delete", "", bound(self._client.delete, folder)):
@@ -230,7 +230,7 @@ class HdfsStore:
         return f"{self._root}/{check_key(key)}"
 
     def _retried(self, name: str, key: str, operation: Callable[[], Awaitable[T]]) -> T:
-        """For what may be repeated; each try has the whole time-out."""
+        """For idempotent operations; each attempt has the whole time-out."""
         for _ in range(self._options.retries):
             try:
                 return self._call(name, key, operation)
@@ -250,7 +250,7 @@ class HdfsStore:
                 return await operation()
 
         with self._translated(name, key):
-            # Twice the time for the loop itself, in case something in it does not give way.
+            # Twice the time-out for the loop itself, in case a call in it blocks the loop.
             return asyncio.run_coroutine_threadsafe(limited(), self._loop).result(2 * timeout_s)
 
     @contextmanager
@@ -290,5 +290,5 @@ def _e_tag(status: FileStatus) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """What matters of Hadoop's text, whose rest is a Java stack."""
+    """The useful part of Hadoop's text, whose rest is a Java stack trace."""
     return str(error).replace("\\n", "\n").split("\n", 1)[0]

@@ -53,7 +53,7 @@ class _PartialFile(NamedTuple):
 
 
 class LocalStore:
-    """An ObjectStore in a directory, which is made if it is not there, unless it must be."""
+    """An ObjectStore in a directory, which is created if it is missing and `creates` is set."""
 
     likes_groups = True
 
@@ -61,8 +61,8 @@ class LocalStore:
         self._root = root
         self._partial = root / PARTIAL
         self.url = f"file://{quote(str(root))}"
-        # Whoever copies a store may leave out a folder that is empty. An empty directory is no
-        # store, but what a share is mounted on.
+        # `.partial` is created even without `creates`: a copy of a store may lack the empty folder.
+        # An empty directory is no store: it may be the mount point of a share.
         if not creates and not (root.is_dir() and any(root.iterdir())):
             return
         with self._translated(""):
@@ -78,8 +78,8 @@ class LocalStore:
         return self._write(key, chunks, size, if_absent=False)
 
     def upload_all(self, objects: Sequence[tuple[str, Buffer]]) -> None:
-        """Data of all, then names of all, then the directories, each once: a file system that keeps
-        a journal writes it a few times instead of twice per object."""
+        """Syncs the data of all objects, then links all names, then syncs each directory once: a
+        journaling file system then commits a few times instead of twice per object."""
         with ExitStack() as written:
             placed = [
                 (written.enter_context(self._partial_file(key, (data,), byte_length(data))), key)
@@ -92,7 +92,7 @@ class LocalStore:
                 for file, key in placed:
                     with self._translated(key):
                         directories |= self._place(file.path, key, if_absent=False)
-            finally:  # Also those that a failure leaves: what is seen must last.
+            finally:  # Also after a failure: visible objects must be durable.
                 with self._translated(""):
                     self._sync_directories(directories)
 
@@ -170,7 +170,7 @@ class LocalStore:
     def _partial_file(
         self, key: str, chunks: Iterable[Buffer], size: int
     ) -> Iterator[_PartialFile]:
-        """A file with the bytes, which has no key yet; gone at the end unless it got one."""
+        """A file with the bytes, without a key yet; removed at the end unless it was placed."""
         check_key(key)
         path = self._partial / secrets.token_hex(8)
         with self._translated(key):
@@ -202,14 +202,14 @@ class LocalStore:
             raise ObjectTruncated(self.url, key, expected=size, found=written)
 
     def _place(self, partial: Path, key: str, *, if_absent: bool) -> set[Path]:
-        """Gives the file its key; the directories that are to be synced now."""
+        """Gives the file its key; returns the directories to sync."""
         target = self._path(key)
         for _ in range(_PLACE_ATTEMPTS_MAX):
             self.require_root()
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, FileNotFoundError, NotADirectoryError):
-                continue  # A folder was removed meanwhile, or an object is where one belongs.
+                continue  # The folder was removed after its creation, or an object has its name.
             try:
                 if if_absent:
                     os.link(partial, target)
@@ -222,17 +222,17 @@ class LocalStore:
                 continue
         else:
             raise StoreDenied(self.url, "a part of its key is an object already", key=key)
-        # All of them, each time: who made a directory may not have synced it yet. One that has
-        # nothing new costs next to nothing.
+        # All of them, each time: another writer may have created a directory without a sync yet.
+        # Syncing an unchanged directory is cheap.
         return {each for each in target.parents if each.is_relative_to(self._root)}
 
     def _sync_directories(self, directories: Iterable[Path]) -> None:
-        """The deepest first."""
+        """Syncs directories, the deepest first."""
         for directory in sorted(directories, reverse=True):
             sync_directory(directory)
 
     def _sync_and_prune(self, directory: Path) -> None:
-        """Makes removals durable, and takes directories away that have become empty."""
+        """Makes removals durable, and removes directories that have become empty."""
         while directory != self._root:
             try:
                 sync_directory(directory)
@@ -255,7 +255,7 @@ class LocalStore:
             try:
                 yield self.head(key)
             except ObjectNotFound:
-                continue  # Deleted meanwhile.
+                continue  # Deleted since the list.
 
     def _entries(self, folder: str) -> Sequence[tuple[str, bool]]:
         """Names in a folder. A folder sorts as its name and a slash, as its keys do."""
@@ -272,14 +272,17 @@ class LocalStore:
         return self._root / check_key(key)
 
     def require_root(self) -> None:
-        """A share that is not mounted must not look like a store without objects."""
+        """An unmounted share must not look like an empty store."""
         if not self._partial.is_dir():
             raise self._gone()
 
     def _gone(self) -> StoreUnavailable:
-        what = f"{PARTIAL}/ in it is" if self._root.is_dir() else "the directory is"
+        if self._root.is_dir():
+            reason = "nothing of FirnMQ is in the directory"
+        else:
+            reason = "the directory does not exist"
         return StoreUnavailable(
-            self.url, f"{what} not there; is the URL right, and the share mounted?"
+            self.url, f"{reason}; check the URL, and that a share is mounted there"
         )
 
     @contextmanager
@@ -304,7 +307,7 @@ def _read(descriptor: int, start: int, size: int) -> bytes | bytearray:
     data = os.pread(descriptor, size, start)
     if len(data) == size or not data:
         return data
-    whole = bytearray(data)  # The system gives 2 GiB at most at once.
+    whole = bytearray(data)  # One pread returns at most 2 GiB.
     while len(whole) < size:
         more = os.pread(descriptor, size - len(whole), start + len(whole))
         if not more:

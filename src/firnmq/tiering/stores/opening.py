@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""Opens a store by its URL."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from firnmq.config import StoreOptions
+from firnmq.config.object_store import SCHEMES
 from firnmq.errors import InvalidArgument
 from firnmq.tiering.stores.api import ObjectStore, check_prefix
-
-SCHEMES = ("file", "s3", "gs", "az", "hdfs")
 
 
 def open_store(
     url: str, options: StoreOptions | None = None, *, creates: bool = True
 ) -> ObjectStore:
-    """The store at a URL. Nothing is asked of it yet, except that a directory is made unless it
-    is said not to (`creates`).
+    """The store at a URL. No request is made yet; a `file://` directory is created if `creates`.
 
     file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix,
     hdfs://namenode:port/directory.

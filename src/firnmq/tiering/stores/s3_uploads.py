@@ -1,9 +1,9 @@
-"""Unfinished multipart uploads of an S3 bucket: found and discarded.
+"""Finds and discards unfinished multipart uploads of an S3 bucket.
 
 A multipart upload that is neither completed nor aborted is invisible and is charged for. obstore
-aborts what fails, if the store answers and the process lives; for the rest there is this, which
-signs two plain requests itself (AWS Signature Version 4), since obstore does not offer them. It
-needs keys; where credentials come from a role, a lifecycle rule of the bucket has to do it.
+aborts a failed upload if the store answers and the process lives. This module discards the rest
+with two requests that obstore does not offer, signed here (AWS Signature Version 4). It needs keys;
+if the credentials come from a role, a lifecycle rule of the bucket has to discard the uploads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Access:
-    """A bucket and how to get at it; what is None, obstore looks up itself."""
+    """A bucket and its credentials; obstore looks up fields that are None."""
 
     bucket: str
     endpoint: str | None
@@ -42,7 +42,7 @@ class S3Access:
 
     @classmethod
     def of(cls, bucket: str, options: StoreOptions) -> S3Access:
-        """What the options say, and else the usual environment variables."""
+        """From the options, with the usual environment variables as defaults."""
         environment = os.environ.get
         from_options = options.access_key is not None
         return cls(
@@ -88,7 +88,7 @@ class UnfinishedUploads:
         is_key: bool = False,
         is_meant: Callable[[str], bool] = every_key,
     ) -> int:
-        """Aborts those whose key begins with the prefix, or is it; how many."""
+        """Aborts uploads whose key begins with the prefix, or equals it; how many."""
         count = 0
         for found in list(self.begun(url, prefix)):
             is_there = found.key == prefix if is_key else found.key.startswith(prefix)
@@ -138,19 +138,19 @@ class UnfinishedUploads:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 404 and method == "DELETE":
-                    return b""  # Completed or aborted meanwhile.
+                    return b""  # Completed or aborted since the list.
                 if 400 <= error.code < 500:
                     raise StoreDenied(url, f"{method} answered {error.code}", key=key) from error
                 raise StoreUnavailable(url, f"{method} answered {error.code}", key=key) from error
         except (OSError, http.client.HTTPException) as error:
-            # A time-out before there is an answer comes wrapped, one within it does not.
+            # urllib wraps a time-out before the response, but not one within it.
             if isinstance(getattr(error, "reason", error), TimeoutError):
                 what = f"{method} of unfinished uploads"
                 raise StoreTimedOut(url, what, int(self._timeout_s * 1000), key=key) from error
             raise StoreUnavailable(url, f"{method} failed: {error}", key=key) from error
 
     def _signed(self, method: str, path: str, query: str, now: datetime) -> dict[str, str]:
-        """Headers with the signature; the steps and names are those of AWS's description."""
+        """Headers with the signature; steps and names follow the AWS specification."""
         access = self._access
         assert access.key is not None
         assert access.secret is not None

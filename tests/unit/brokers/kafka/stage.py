@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from firnmq.brokers.kafka.config import KafkaConfig
-from firnmq.brokers.kafka.connection import KafkaConnection
+from firnmq.brokers.kafka.connections.connection import KafkaConnection
 from firnmq.brokers.kafka.protocol import Message, RequestHeader
 from firnmq.brokers.kafka.protocol.codec import decode_response, encode_request
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
@@ -20,7 +21,10 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     ProduceResponse,
     TopicProduceData,
 )
+from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.config import Durability, TopicConfig
+from firnmq.disk.files import Buffer
+from firnmq.engines import Acks
 from firnmq.record import NewRecord, crc32c, encode, parse_header
 from firnmq.server.node import Node
 from firnmq.server.settings import NodeConfig
@@ -36,6 +40,12 @@ class Transport:
         self.written = bytearray()
         self.was_written = asyncio.Event()
         self.is_closed = False
+        self.is_read = True
+        self.left_bytes = 0
+        """What the client has not read."""
+
+    def get_write_buffer_size(self) -> int:
+        return self.left_bytes
 
     def get_extra_info(self, name: str) -> object:
         return ("127.0.0.1", 1)
@@ -52,9 +62,11 @@ class Transport:
     def is_closing(self) -> bool:
         return self.is_closed
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.is_read = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.is_read = True
 
     def close(self) -> None:
         self.is_closed = True
@@ -74,10 +86,19 @@ class Stage:
             node.config.kafka,
             budget=broker.budget,
             buffers=broker._buffers,
+            pressure=broker.pressure,
+            limits=broker.limits,
             statistics=broker.statistics,
         )
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
         self._sent: dict[int, tuple[int, int]] = {}
+        self._is_lost = False
+
+    def lose(self) -> None:
+        """The client is gone. An event loop says so once, whatever the test does."""
+        if not self._is_lost:
+            self._is_lost = True
+            self.connection.connection_lost(None)
 
     @property
     def storage(self):  # type: ignore[no-untyped-def]
@@ -106,11 +127,12 @@ class Stage:
         index: int = 0,
         acks: int = -1,
         version: int = VERSION,
+        timeout_ms: int = 30_000,
     ) -> bytes:
         data = PartitionProduceData(index=index, records=batch)
         request = ProduceRequest(
             acks=acks,
-            timeout_ms=1_000,
+            timeout_ms=timeout_ms,
             topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])],
         )
         return self.request(correlation_id, 0, request, version)
@@ -173,6 +195,12 @@ class Stage:
             await asyncio.wait_for(self.transport.was_written.wait(), 60)
 
 
+async def append_to(storage: KafkaStorage, topic: str, partition: int, batch: Buffer) -> None:
+    """Appends a batch to a partition, and waits for it."""
+    deadline_s = time.monotonic() + 60
+    await (await storage.submit(topic, partition, batch, Acks.ALL, deadline_s))
+
+
 def batch_of(*values: bytes, producer: tuple[int, int] | None = None) -> bytes:
     made = encode([NewRecord(value=value) for value in values], now_ms=1)
     if producer is not None:
@@ -199,7 +227,7 @@ def on_stage(path: Path, act: Callable[[Stage], Awaitable[None]], **limits: int)
         async with Node(path, config) as node:
             stage = Stage(node)
             await act(stage)
-            stage.connection.connection_lost(None)
+            stage.lose()
 
     asyncio.run(main())
 

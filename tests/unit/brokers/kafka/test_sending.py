@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from firnmq.brokers.kafka.protocol import Part
-from firnmq.brokers.kafka.sending import buffers_of, send_small, takes_ranges
+from firnmq.brokers.net.sending import buffers_of, send_small, takes_ranges
 from firnmq.disk import FileCache
 
 CONTENT = bytes(range(256)) * 4096 * 8

@@ -22,6 +22,7 @@ from firnmq.brokers.kafka.groups.messages import (
     LeaveRequest,
     LeaverReply,
     MemberDescription,
+    OffsetRetention,
     SyncReply,
     SyncRequest,
 )
@@ -34,8 +35,10 @@ from firnmq.brokers.kafka.groups.snapshot import (
 )
 from firnmq.brokers.kafka.groups.state import GroupState, IllegalTransition
 from firnmq.brokers.kafka.groups.store import GroupStore
+from firnmq.brokers.kafka.groups.subscription import CONSUMER_PROTOCOL_TYPE
 
 __all__ = [
+    "CONSUMER_PROTOCOL_TYPE",
     "GENERATION_NONE",
     "CommitRequest",
     "CoordinatorStatistics",
@@ -60,6 +63,7 @@ __all__ = [
     "MemberIdFactory",
     "MemberSnapshot",
     "MonotonicClock",
+    "OffsetRetention",
     "SyncReply",
     "SyncRequest",
     "decode_snapshot",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firnmq.adapter import OffsetLimits
 from firnmq.errors import InvalidArgument
 
 
@@ -28,14 +29,50 @@ class GroupConfig:
     group_count_max: int = 10_000
     """Groups held in memory. At the limit the group that has been empty longest is forgotten."""
 
+    client_group_count_max: int = 2_500
+    """Groups in use that one client may have begun, so that it cannot fill the limit for others. A
+    client is an authenticated user or, without authentication, an address."""
+
+    promise_ms: int = 20_000
+    """Milliseconds for a client to follow up on what it began: to join with the member id it was
+    given, and to sync after its first join, or to come back if its connection was lost before.
+    Session and rebalance time-outs are the client's choice and may be much longer."""
+
+    total_bytes_max: int = 256 << 20
+    """Bytes of all members and assignments; they are held in memory."""
+
+    client_bytes_max: int = 64 << 20
+    """The same of what one client has brought."""
+
+    offset_group_count_max: int = 100_000
+    """Groups with committed offsets, members or not."""
+
+    client_offset_group_count_max: int = 25_000
+    """The same of groups whose first offset one client has committed."""
+
+    offset_bytes_max: int = 256 << 20
+    """Bytes of all committed offsets in the store, names and notes included; an offset without a
+    note takes about 150."""
+
+    client_offset_bytes_max: int = 64 << 20
+    """The same of what one client has committed."""
+
     group_id_chars_max: int = 1_024
     """Characters of a group's name; it is a key in the store and a field in every log line."""
 
     member_bytes_max: int = 1 << 20
-    """Bytes of one member's protocols: they are kept in memory for as long as the member."""
+    """Bytes of one member: its protocols and ids are kept in memory for as long as the member."""
 
     assignment_bytes_max: int = 16 << 20
     """Bytes of all assignments of one generation; they are saved as one value."""
+
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    """Milliseconds after which committed offsets are forgotten: since the group has been empty, or
+    since the commit where a group has no members ever or does not subscribe to the topic any more.
+    Seven days, as `offsets.retention.minutes` of Apache Kafka."""
+
+    offsets_retention_check_ms: int = 600_000
+    """Milliseconds between searches for such offsets; each reads all committed offsets."""
 
     store_timeout_ms: int = 10_000
     """Milliseconds a save may take before the clients that wait for it are told to try again."""
@@ -51,11 +88,30 @@ class GroupConfig:
         for name in (
             "member_count_max",
             "group_count_max",
+            "client_group_count_max",
+            "promise_ms",
+            "total_bytes_max",
+            "client_bytes_max",
+            "offset_group_count_max",
+            "client_offset_group_count_max",
+            "offset_bytes_max",
+            "client_offset_bytes_max",
             "group_id_chars_max",
             "member_bytes_max",
             "assignment_bytes_max",
+            "offsets_retention_ms",
+            "offsets_retention_check_ms",
             "store_timeout_ms",
             "store_concurrency_max",
         ):
             if getattr(self, name) < 1:
                 raise InvalidArgument(name, "must be at least 1")
+
+    @property
+    def offset_limits(self) -> OffsetLimits:
+        return OffsetLimits(
+            group_count_max=self.offset_group_count_max,
+            client_group_count_max=self.client_offset_group_count_max,
+            bytes_max=self.offset_bytes_max,
+            client_bytes_max=self.client_offset_bytes_max,
+        )

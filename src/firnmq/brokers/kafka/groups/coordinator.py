@@ -7,8 +7,9 @@ import heapq
 import itertools
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from types import TracebackType
 from typing import assert_never
@@ -33,6 +34,7 @@ from firnmq.brokers.kafka.groups.messages import (
     JoinRequest,
     LeaveReply,
     LeaveRequest,
+    OffsetRetention,
     Persist,
     Reply,
     SyncReply,
@@ -44,10 +46,11 @@ from firnmq.brokers.kafka.groups.messages import (
     WriteFailed,
     WriteSeq,
 )
+from firnmq.brokers.kafka.groups.shares import GroupShares
 from firnmq.brokers.kafka.groups.state import GroupState
 from firnmq.brokers.kafka.groups.store import GroupStore, GroupWriter
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
-from firnmq.clock import Clock
+from firnmq.clock import Clock, SystemClock
 from firnmq.errors import Closed
 from firnmq.eventlog import EventLogger
 from firnmq.ids import TimestampMs
@@ -67,14 +70,17 @@ _GENERATION_GAP_RANGE = (1_000, 100_000)
 much that the numbers last for tens of thousands of restarts."""
 
 
-class MonotonicClock:
+class MonotonicClock(Clock):
     """Milliseconds that never jump: setting the machine's clock must not expire every session.
 
     Groups compare times with each other only, and save none.
     """
 
     def now_ms(self) -> TimestampMs:
-        return TimestampMs(time.monotonic_ns() // 1_000_000)
+        return TimestampMs(self.steady_ms())
+
+    def steady_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
 
 
 def random_member_id(prefix: str) -> str:
@@ -88,6 +94,8 @@ class CoordinatorStatistics:
     member_count: int
     idle_group_count: int
     parked_request_count: int
+    held_bytes: int
+    """Of members and assignments."""
     write_count: int
     """Groups with a write under way or queued."""
 
@@ -105,17 +113,27 @@ class GroupCoordinator:
         *,
         config: GroupConfig | None = None,
         clock: Clock | None = None,
+        wall_clock: Clock | None = None,
         new_id: MemberIdFactory = random_member_id,
         random: Random | None = None,
     ) -> None:
         self._store = store
         self._config = config or GroupConfig()
         self._clock = clock or MonotonicClock()
+        self._wall_clock = wall_clock or SystemClock()
+        """For what is saved; sessions and time-outs are by the other one."""
         self._new_id = new_id
         self._random = random or Random()
         self._groups: dict[str, Group] = {}
         self._idle: dict[str, None] = {}
         """Groups that may be forgotten to make room, the one idle for longest first."""
+        self._empty_since_ms: dict[str, int] = {}
+        """Wall time since which a group that had members is empty."""
+        self._shares = GroupShares(self._config)
+        self._begun_by: dict[str, str] = {}
+        """Group in use → the client that began it."""
+        self._begun_count: Counter[str] = Counter()
+        """Client → its groups in use."""
         self._parked: dict[Token, asyncio.Future[GroupReply]] = {}
         self._tokens = itertools.count(1)
         self._wakes: list[tuple[int, str]] = []
@@ -128,17 +146,20 @@ class GroupCoordinator:
     async def __aenter__(self) -> GroupCoordinator:
         snapshots = await self._store.load_all()
         now_ms = self._clock.now_ms()
+        wall_ms = int(self._wall_clock.now_ms())
         for group_id, snapshot in snapshots.items():
-            self._keep(
-                Group.restore(
-                    group_id,
-                    snapshot,
-                    now_ms,
-                    config=self._config,
-                    new_id=self._new_id,
-                    generation_gap=self._random.randrange(*_GENERATION_GAP_RANGE),
-                )
+            if not snapshot.members:
+                self._empty_since_ms[group_id] = snapshot.empty_since_ms or wall_ms
+            group = Group.restore(
+                group_id,
+                snapshot,
+                now_ms,
+                config=self._config,
+                new_id=self._new_id,
+                shares=self._shares,
+                generation_gap=self._random.randrange(*_GENERATION_GAP_RANGE),
             )
+            self._keep(group, group.owner)
         await self._tasks.__aenter__()
         self._writer = GroupWriter(self._store, self._tasks, self._config)
         self._arm()
@@ -156,11 +177,15 @@ class GroupCoordinator:
             self._carry_out(group, group.handle(Unloaded(), now_ms))
         self._groups.clear()
         self._idle.clear()
+        self._begun_by.clear()
+        self._begun_count.clear()
         self._wakes.clear()
         self._wake_of.clear()
         if self._timer is not None:
             self._timer.cancel()
-        self._writer = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
         # Writes under way come to their end, or to their time-out.
         await self._tasks.__aexit__(kind, error, trace)
 
@@ -168,6 +193,8 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinReply:
         error = self._group_error(group_id, is_join=True)
+        if error is ErrorCode.NONE and group_id not in self._begun_by:
+            error = self._begin_error(group_id, request.owner)
         if error is not ErrorCode.NONE:
             return JoinReply(error=error, member_id=request.member_id)
         reply = await self._ask(group_id, request)
@@ -219,6 +246,13 @@ class GroupCoordinator:
             members=(),
         )
 
+    def retention(self, group_id: str) -> OffsetRetention:
+        """Which of the group's offsets can be forgotten, once they are old."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return OffsetRetention()
+        return group.retention(self._empty_since_ms.get(group_id, 0))
+
     def group_ids(self) -> list[str]:
         return list(self._groups)
 
@@ -228,6 +262,7 @@ class GroupCoordinator:
             member_count=sum(group.member_count for group in self._groups.values()),
             idle_group_count=len(self._idle),
             parked_request_count=len(self._parked),
+            held_bytes=self._shares.total_bytes,
             write_count=self._writer.busy_count if self._writer is not None else 0,
         )
 
@@ -254,6 +289,25 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
+    def _begin_error(self, group_id: str, owner: str) -> ErrorCode:
+        """Whether a client may take another group into use."""
+        limit = self._config.client_group_count_max
+        if self._begun_count[owner] < limit:
+            return ErrorCode.NONE
+        _log.warning("group_refused", group=group_id, client=owner, limit=limit)
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+
+    def _count_use(self, group_id: str, *, owner: str | None) -> None:
+        """The group is in use, begun by `owner` unless it was in use before; or, None, is not."""
+        if owner is not None and group_id not in self._begun_by:
+            self._begun_by[group_id] = owner
+            self._begun_count[owner] += 1
+        elif owner is None and group_id in self._begun_by:
+            before = self._begun_by.pop(group_id)
+            self._begun_count[before] -= 1
+            if not self._begun_count[before]:
+                del self._begun_count[before]
+
     @property
     def _is_full(self) -> bool:
         return len(self._groups) >= self._config.group_count_max
@@ -265,13 +319,14 @@ class GroupCoordinator:
         members are never given to others.
         """
         idle_id = next(iter(self._idle))
+        erase = Erase(seq=WriteSeq(0), empty_since_ms=self._empty_since_ms.get(idle_id))
         self._forget(idle_id)
         assert self._writer is not None
-        self._writer.write(idle_id, Erase(seq=WriteSeq(0)), lambda succeeded: None)
+        self._writer.write(idle_id, erase, lambda succeeded: None)
         _log.info("idle_group_forgotten", group=idle_id)
 
-    def _keep(self, group: Group) -> None:
-        """Files a group under what it is after an event."""
+    def _keep(self, group: Group, owner: str = "") -> None:
+        """Files a group under what it is after an event, which the client `owner` caused."""
         group_id = group.group_id
         if group.state is GroupState.DEAD or group.is_blank:
             if self._groups.get(group_id) is group:
@@ -285,6 +340,7 @@ class GroupCoordinator:
             self._idle.setdefault(group_id)
         else:
             self._idle.pop(group_id, None)
+        self._count_use(group_id, owner=None if group.is_idle else owner)
         wake_ms = group.wake_ms
         if wake_ms is not None and wake_ms < self._wake_of.get(group_id, wake_ms + 1):
             self._wake_of[group_id] = wake_ms
@@ -297,18 +353,20 @@ class GroupCoordinator:
         del self._groups[group_id]
         self._idle.pop(group_id, None)
         self._wake_of.pop(group_id, None)
+        self._empty_since_ms.pop(group_id, None)
+        self._count_use(group_id, owner=None)
 
     # Events and actions.
 
     def _start(self, group_id: str, request: GroupRequest) -> tuple[Token, Group]:
-        """Hands in a request; its future is settled already where it need not wait.
+        """Hands in a request; its future is done already where it need not wait.
 
         A group that does not exist is asked as well: an empty one knows what to answer, and is
         kept only if there is something to keep.
         """
         group = self._groups.get(group_id)
         if group is None:
-            group = Group(group_id, config=self._config, new_id=self._new_id)
+            group = Group(group_id, config=self._config, new_id=self._new_id, shares=self._shares)
         token = Token(next(self._tokens))
         self._parked[token] = asyncio.get_running_loop().create_future()
         self._give(group, Asked(token=token, request=request), self._clock.now_ms())
@@ -354,7 +412,14 @@ class GroupCoordinator:
                 generation=group.generation,
                 members=group.member_count,
             )
-        self._keep(group)
+            if group.state is GroupState.EMPTY:
+                self._empty_since_ms[group.group_id] = int(self._wall_clock.now_ms())
+            else:
+                self._empty_since_ms.pop(group.group_id, None)
+        owner = ""
+        if isinstance(event, Asked) and isinstance(event.request, JoinRequest):
+            owner = event.request.owner
+        self._keep(group, owner)
         self._carry_out(group, actions)
 
     def _carry_out(self, group: Group, actions: list[GroupAction]) -> None:
@@ -367,6 +432,10 @@ class GroupCoordinator:
                 case Persist() | Erase():
                     if self._writer is None:
                         raise Closed("the group coordinator is closed")
+                    if isinstance(action, Persist) and not action.snapshot.members:
+                        empty_since_ms = self._empty_since_ms.get(group.group_id, 0)
+                        snapshot = replace(action.snapshot, empty_since_ms=empty_since_ms)
+                        action = replace(action, snapshot=snapshot)
                     self._writer.write(group.group_id, action, self._report(group, action.seq))
                 case _:
                     assert_never(action)

@@ -25,6 +25,7 @@ from firnmq.brokers.kafka.groups.messages import (
     WriteSeq,
 )
 from firnmq.brokers.kafka.groups.roster import Member, Roster
+from firnmq.brokers.kafka.groups.shares import GroupShares
 from firnmq.brokers.kafka.groups.snapshot import GroupSnapshot
 from firnmq.brokers.kafka.groups.state import GroupState, Step, next_state
 from firnmq.brokers.kafka.groups.writes import (
@@ -54,12 +55,22 @@ class InitialHold:
 class GroupCore:
     """State of one group. `actions` collects what the current event leads to."""
 
-    def __init__(self, group_id: str, *, config: GroupConfig, new_id: MemberIdFactory) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        config: GroupConfig,
+        new_id: MemberIdFactory,
+        shares: GroupShares,
+    ) -> None:
         self.group_id = group_id
         self.config = config
+        self.shares = shares
+        self._assigned = ("", 0)
+        """The owner of the assignments, and their bytes."""
         self.new_id = new_id
         self.state = GroupState.EMPTY
-        self.roster = Roster()
+        self.roster = Roster(shares)
         self.generation = 0
         self.generation_step = 1
         """How far the next generation is from this one."""
@@ -151,16 +162,19 @@ class GroupCore:
 
         A member that heartbeats but never syncs would otherwise hold up everyone for ever.
         """
-        deadline_ms = now_ms + self.roster.rebalance_timeout_ms()
+        timeout_ms = self.roster.rebalance_timeout_ms()
         for member in members:
-            member.sync_deadline_ms = deadline_ms
-        self.wake_by(deadline_ms)
+            allowed_ms = timeout_ms
+            if not member.has_synced:
+                allowed_ms = min(timeout_ms, self.config.promise_ms)
+            member.sync_deadline_ms = now_ms + allowed_ms
+            self.wake_by(member.sync_deadline_ms)
 
     def expire(self, now_ms: int) -> None:
         """Acts on every deadline that has passed."""
         roster = self.roster
-        for member_id in [key for key, due_ms in roster.promised.items() if due_ms <= now_ms]:
-            del roster.promised[member_id]
+        for member_id in [key for key, each in roster.promised.items() if each.due_ms <= now_ms]:
+            roster.end_promise(member_id)
         self.remove([m.member_id for m in roster.members.values() if _is_late(m, now_ms)], now_ms)
         self.try_complete(now_ms)
         if self.state is GroupState.PREPARING and self._rebalance_deadline_ms <= now_ms:
@@ -168,7 +182,7 @@ class GroupCore:
         self.wake_ms = min(self._deadlines(), default=None)
 
     def _deadlines(self) -> Iterable[int]:
-        yield from self.roster.promised.values()
+        yield from (promise.due_ms for promise in self.roster.promised.values())
         for member in self.roster.members.values():
             if not member.is_parked:
                 yield member.session_deadline_ms
@@ -193,6 +207,7 @@ class GroupCore:
         was_empty = self.state is GroupState.EMPTY
         self.state = next_state(self.state, Step.REBALANCE)
         self.cancel_write()
+        self.count_assignments("", 0)
         for member in self.roster.members.values():
             member.sync_deadline_ms = None
             member.assignment = b""
@@ -207,7 +222,7 @@ class GroupCore:
         self.wake_by(self._rebalance_deadline_ms)
 
     def rebalance(self, now_ms: int) -> None:
-        """Begins a rebalance unless one has begun, and ends it if nobody is missing."""
+        """Begins a rebalance unless one has begun, and ends it if no member is missing."""
         if self.state is not GroupState.PREPARING:
             self.prepare(now_ms)
         self.try_complete(now_ms)
@@ -244,7 +259,7 @@ class GroupCore:
         self.state = next_state(self.state, Step.EMPTIED)
         self._begin_generation()
         self.protocol_name = None
-        # Nobody waits for this write. Lost, it leaves members in the store that expire.
+        # No request waits for this write. If it is lost, the store keeps members, which expire.
         self.persist(self.snapshot())
 
     def _become_completing(self, now_ms: int) -> None:
@@ -265,17 +280,18 @@ class GroupCore:
         self.generation_step = 1
 
     def become_stable(self, assignments: dict[str, bytes], now_ms: int) -> None:
-        """The assignments are saved: hands them to those who wait."""
+        """The assignments are saved: hands them to the members that wait."""
         self.state = next_state(self.state, Step.ASSIGNED)
         for member in self.roster.members.values():
             member.assignment = assignments[member.member_id]
+            member.has_synced = member.has_synced or member.sync_token is not None
             token, member.sync_token = member.sync_token, None
             if token is not None:
                 self.answer_sync(token, member)
                 self.touch(member, now_ms)
 
     def become_dead(self, step: Step, error: ErrorCode, now_ms: int) -> None:
-        """Ends the group and answers everyone who still waits."""
+        """Ends the group and answers all requests that still wait."""
         self.state = next_state(self.state, step)
         if isinstance(self.write, EraseWrite):
             self.reply(self.write.token, CodeReply(error=error))
@@ -286,7 +302,8 @@ class GroupCore:
         for token, request in self.deferred:
             self.refuse_join(token, request.member_id, error)
         self.deferred.clear()
-        self.roster = Roster()
+        self.count_assignments("", 0)
+        self.roster.clear()
         self._hold = None
         self.wake_ms = None
 
@@ -316,9 +333,14 @@ class GroupCore:
         member.join_token = None
         member.sync_token = None
         self.touch(member, now_ms)
+        if not member.has_synced:
+            member.session_deadline_ms = min(
+                member.session_deadline_ms, now_ms + self.config.promise_ms
+            )
+            self.wake_by(member.session_deadline_ms)
 
     def remove(self, member_ids: Iterable[str], now_ms: int) -> None:
-        """Takes members out, and rebalances among those who stay."""
+        """Takes members out, and rebalances among those that stay."""
         removed = [self.roster.remove(member_id) for member_id in member_ids]
         for member in removed:
             self.release(member, ErrorCode.UNKNOWN_MEMBER_ID, now_ms)
@@ -341,7 +363,17 @@ class GroupCore:
         self.actions.append(Persist(seq=seq, snapshot=snapshot))
         return seq
 
+    def count_assignments(self, owner: str, size: int) -> None:
+        """From now on the group's assignments take so many bytes, which this client brought."""
+        before, before_size = self._assigned
+        self.shares.add(before, -before_size)
+        self.shares.add(owner, size)
+        self._assigned = (owner, size)
+
     def persist_assignments(self, assignments: dict[str, bytes]) -> None:
+        assert self.roster.leader is not None
+        owner = self.roster.members[self.roster.leader].owner
+        self.count_assignments(owner, sum(map(len, assignments.values())))
         seq = self.persist(self.snapshot(assignments))
         self.write = AssignmentWrite(seq=seq, assignments=assignments)
 

@@ -1,14 +1,18 @@
-"""JoinGroup: who is let in, who is told to wait, who makes everyone start over."""
+"""JoinGroup: which members are let in, which have to wait, and which cause a rebalance."""
 
 from __future__ import annotations
 
 from firnmq.brokers.kafka.groups.core import GroupCore
 from firnmq.brokers.kafka.groups.messages import JoinRequest, Token
-from firnmq.brokers.kafka.groups.roster import Member, is_unchanged, new_member
+from firnmq.brokers.kafka.groups.roster import Member, is_unchanged, new_member, size_of
 from firnmq.brokers.kafka.groups.state import GroupState
 from firnmq.brokers.kafka.groups.subscription import is_same_interest
 from firnmq.brokers.kafka.groups.writes import EraseWrite, RenameWrite
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
+
+PROTOCOL_TYPE_CHARS_MAX = 255
+"""A group keeps its protocol type after its last member has left. Kafka's own are "consumer" and
+"connect"."""
 
 
 def handle_join(core: GroupCore, token: Token, request: JoinRequest, now_ms: int) -> None:
@@ -37,15 +41,15 @@ def handle_join(core: GroupCore, token: Token, request: JoinRequest, now_ms: int
 
 
 def _refusal(core: GroupCore, request: JoinRequest) -> ErrorCode:
-    """What is wrong with the request whoever sends it."""
+    """What is wrong with the request itself, independent of its sender."""
     config = core.config
     timeout_ms = request.session_timeout_ms
     if core.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if not config.session_timeout_min_ms <= timeout_ms <= config.session_timeout_max_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
-    size = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
-    if size > config.member_bytes_max:
+    size = size_of(request)
+    if size > config.member_bytes_max or len(request.protocol_type) > PROTOCOL_TYPE_CHARS_MAX:
         return ErrorCode.INVALID_REQUEST
     if not request.protocol_type or not request.protocols:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -53,6 +57,9 @@ def _refusal(core: GroupCore, request: JoinRequest) -> ErrorCode:
     # turn to another protocol.
     roster = core.roster
     sender = request.member_id or roster.static_id(request.instance_id)
+    more = size - roster.counted_bytes(sender)
+    if more > 0 and not core.shares.has_room(request.owner, more):
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
     if roster.has_others(sender) and request.protocol_type != core.protocol_type:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if not roster.suits_others(request.protocols, sender=sender):
@@ -64,11 +71,11 @@ def _promise(core: GroupCore, token: Token, request: JoinRequest, now_ms: int) -
     """Gives a new member an id to come back with.
 
     A client that gives up and asks again does so under the id it knows, and does not leave a
-    member behind that nobody will ever speak for.
+    member behind for which no client acts.
     """
     member_id = core.new_id(request.client_id)
-    deadline_ms = now_ms + request.session_timeout_ms
-    core.roster.promised[member_id] = deadline_ms
+    deadline_ms = now_ms + min(request.session_timeout_ms, core.config.promise_ms)
+    core.roster.promise(member_id, request.owner, deadline_ms)
     if isinstance(core.write, EraseWrite):
         core.cancel_write()
     core.wake_by(deadline_ms)

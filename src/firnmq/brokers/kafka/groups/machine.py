@@ -27,6 +27,7 @@ from firnmq.brokers.kafka.groups.messages import (
     JoinRequest,
     LeaveRequest,
     MemberDescription,
+    OffsetRetention,
     SyncRequest,
     Tick,
     Token,
@@ -43,8 +44,13 @@ from firnmq.brokers.kafka.groups.requests import (
     handle_sync,
 )
 from firnmq.brokers.kafka.groups.roster import restored_member
+from firnmq.brokers.kafka.groups.shares import GroupShares
 from firnmq.brokers.kafka.groups.snapshot import GroupSnapshot
 from firnmq.brokers.kafka.groups.state import GroupState, Step
+from firnmq.brokers.kafka.groups.subscription import (
+    CONSUMER_PROTOCOL_TYPE,
+    subscribed_topics,
+)
 from firnmq.brokers.kafka.groups.writes import AssignmentWrite, EraseWrite, RenameWrite
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
 
@@ -52,8 +58,18 @@ from firnmq.brokers.kafka.protocol.errors import ErrorCode
 class Group:
     """One consumer group."""
 
-    def __init__(self, group_id: str, *, config: GroupConfig, new_id: MemberIdFactory) -> None:
-        self._core = GroupCore(group_id, config=config, new_id=new_id)
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        config: GroupConfig,
+        new_id: MemberIdFactory,
+        shares: GroupShares | None = None,
+    ) -> None:
+        """`shares` are those of all groups of a node."""
+        self._core = GroupCore(
+            group_id, config=config, new_id=new_id, shares=shares or GroupShares(config)
+        )
 
     @classmethod
     def restore(
@@ -65,6 +81,7 @@ class Group:
         config: GroupConfig,
         new_id: MemberIdFactory,
         generation_gap: int,
+        shares: GroupShares | None = None,
     ) -> Group:
         """The group as it was saved; its members have one session time-out to be heard from.
 
@@ -74,7 +91,7 @@ class Group:
         node restarts twice from the same snapshot.
         """
         assert generation_gap >= 1
-        group = cls(group_id, config=config, new_id=new_id)
+        group = cls(group_id, config=config, new_id=new_id, shares=shares)
         core = group._core
         core.generation = snapshot.generation
         core.generation_step = generation_gap
@@ -87,6 +104,8 @@ class Group:
         if snapshot.members:
             core.roster.leader = snapshot.leader
             core.state = GroupState.STABLE
+            size = sum(len(each.assignment) for each in snapshot.members)
+            core.count_assignments(group.owner, size)
         return group
 
     @property
@@ -110,6 +129,12 @@ class Group:
         return self._core.roster.leader
 
     @property
+    def owner(self) -> str:
+        """The client that the leader counts for; empty without a leader."""
+        leader = self._core.roster.members.get(self.leader or "")
+        return "" if leader is None else leader.owner
+
+    @property
     def member_count(self) -> int:
         return len(self._core.roster)
 
@@ -120,7 +145,7 @@ class Group:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is in it, on the way into it, or waiting for it."""
+        """No member is in it or on the way into it, and no write is under way."""
         core = self._core
         return core.state is GroupState.EMPTY and not core.roster.promised and core.write is None
 
@@ -151,6 +176,19 @@ class Group:
         resume_deferred(core, now_ms)
         actions, core.actions = core.actions, []
         return actions
+
+    def retention(self, empty_since_ms: int) -> OffsetRetention:
+        """Which offsets can be forgotten, if the group is empty since `empty_since_ms`."""
+        core = self._core
+        if self.is_idle:
+            return OffsetRetention(empty_since_ms=empty_since_ms, is_empty_group=True)
+        topics = None
+        if core.state is GroupState.STABLE and core.protocol_type == CONSUMER_PROTOCOL_TYPE:
+            members = core.roster.members.values()
+            topics = subscribed_topics(member.metadata(core.protocol_name) for member in members)
+        if topics is None:
+            return OffsetRetention(is_kept=True)
+        return OffsetRetention(topics=topics)
 
     def describe(self) -> GroupDescription:
         """What an operator sees."""
@@ -222,7 +260,7 @@ class Group:
                 assert_never(write)
 
     def _write_failed(self, seq: WriteSeq, now_ms: int) -> None:
-        """Everything stays as it was; those who waited are told to try again."""
+        """Everything stays as it was; requests that waited are told to try again."""
         core = self._core
         write = core.write
         if write is None or write.seq != seq:

@@ -39,6 +39,8 @@ class JoinRequest:
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
+    owner: str = ""
+    """Whom the member's bytes are counted for: the authenticated user, or the address."""
     requires_known_member_id: bool = False
     """True from v4 on: a member without an id is given one and must come back with it."""
 
@@ -167,7 +169,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """Nobody waits for the answer under this token any more; the connection is gone."""
+    """The client does not wait for the answer under this token; its connection is gone."""
 
     token: Token
 
@@ -225,12 +227,33 @@ class Erase:
     """Remove the group from the store; as for Persist otherwise."""
 
     seq: WriteSeq
+    empty_since_ms: int | None = None
+    """Wall time since which the group is empty, where it is forgotten only to make room: how long
+    its offsets are kept counts from then."""
 
 
 GroupAction = Reply | Persist | Erase
 
 
-# Descriptions: what operators see.
+# Descriptions: what operators see, and what becomes of offsets.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRetention:
+    """Which of a group's offsets can be forgotten once they are old, and since when they age.
+
+    By default those of a group without members, such as that of a consumer that assigns partitions
+    by hand: each from its commit on.
+    """
+
+    is_kept: bool = False
+    """The group is in use in a way that does not tell which topics it reads: all offsets stay."""
+    empty_since_ms: int = 0
+    """Wall time before which no offset ages: the group had members until then."""
+    topics: frozenset[str] = frozenset()
+    """Topics that members subscribe to, whose offsets stay."""
+    is_empty_group: bool = False
+    """There is a group, and no member is in it or on the way into it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

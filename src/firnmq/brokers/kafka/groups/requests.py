@@ -55,8 +55,11 @@ def _sync_error(core: GroupCore, request: SyncRequest) -> ErrorCode:
         return ErrorCode.REBALANCE_IN_PROGRESS
     if request.protocol_name not in (None, core.protocol_name):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if sum(map(len, request.assignments.values())) > core.config.assignment_bytes_max:
+    size = sum(map(len, request.assignments.values()))
+    if size > core.config.assignment_bytes_max:
         return ErrorCode.INVALID_REQUEST
+    if size and not core.shares.has_room(core.roster.members[request.member_id].owner, size):
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
     return ErrorCode.NONE
 
 
@@ -77,7 +80,7 @@ def _commit_error(core: GroupCore, request: CommitRequest, now_ms: int) -> Error
     if core.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if request.generation < 0 and core.state is GroupState.EMPTY:
-        return ErrorCode.NONE  # Someone who assigns partitions by hand and only keeps offsets.
+        return ErrorCode.NONE  # A client that assigns partitions by hand and only keeps offsets.
     is_anonymous = request.generation < 0 and not request.member_id and request.instance_id is None
     if is_anonymous:
         # Transactional commits were not fenced by group before TxnOffsetCommit v3.
@@ -99,14 +102,14 @@ def handle_leave(core: GroupCore, token: Token, request: LeaveRequest, now_ms: i
     if core.state is GroupState.DEAD:
         core.reply(token, LeaveReply(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
-    leaving: list[str] = []
+    leaving: dict[str, None] = {}
     replies = tuple(_leave(core, leaver, leaving) for leaver in request.members)
     core.reply(token, LeaveReply(error=ErrorCode.NONE, members=replies))
-    core.remove(leaving, now_ms)
+    core.remove(list(leaving), now_ms)
     core.try_complete(now_ms)
 
 
-def _leave(core: GroupCore, leaver: Leaver, leaving: list[str]) -> LeaverReply:
+def _leave(core: GroupCore, leaver: Leaver, leaving: dict[str, None]) -> LeaverReply:
     roster = core.roster
     member_id = leaver.member_id
     error = ErrorCode.NONE
@@ -114,13 +117,13 @@ def _leave(core: GroupCore, leaver: Leaver, leaving: list[str]) -> LeaverReply:
         # An operator removes a static member, and knows it by its instance id only.
         member_id = roster.static_id(leaver.instance_id) or ""
     if leaver.instance_id is None and member_id in roster.promised:
-        del roster.promised[member_id]
+        roster.end_promise(member_id)
     elif member_id in leaving:
         error = ErrorCode.UNKNOWN_MEMBER_ID
     else:
         error = roster.identify(member_id, leaver.instance_id)
         if error is ErrorCode.NONE:
-            leaving.append(member_id)
+            leaving[member_id] = None
     return LeaverReply(member_id=leaver.member_id, instance_id=leaver.instance_id, error=error)
 
 
@@ -128,10 +131,10 @@ def handle_delete(core: GroupCore, token: Token) -> None:
     if core.state is GroupState.DEAD:
         core.reply(token, CodeReply(error=ErrorCode.GROUP_ID_NOT_FOUND))
     elif core.state is not GroupState.EMPTY or core.roster.promised:
-        # A consumer with a promised id is on its way in, and would find that nobody knows it.
+        # A consumer with a promised id is about to join, and a deleted group would not know it.
         core.reply(token, CodeReply(error=ErrorCode.NON_EMPTY_GROUP))
     elif core.write is not None:
-        # A deletion is under way; whoever asked first is told how it ends.
+        # A deletion is under way; the client that asked first is told how it ends.
         core.reply(token, CodeReply(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
     else:
         core.erase(token)
@@ -140,7 +143,7 @@ def handle_delete(core: GroupCore, token: Token) -> None:
 def _member_error(
     core: GroupCore, member_id: str, instance_id: str | None, generation: int
 ) -> ErrorCode:
-    """What is wrong with who asks, and with the generation it believes in."""
+    """What is wrong with the sender, and with the generation it believes in."""
     if core.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = core.roster.identify(member_id, instance_id)

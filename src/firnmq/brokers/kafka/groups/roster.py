@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from firnmq.brokers.kafka.groups.messages import JoinRequest, Token
+from firnmq.brokers.kafka.groups.shares import GroupShares
 from firnmq.brokers.kafka.groups.snapshot import GroupProtocol, MemberSnapshot
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
 
@@ -22,6 +24,10 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[GroupProtocol, ...]
+    owner: str = ""
+
+    has_synced: bool = False
+    """It was given an assignment once. Until then it has little time, whatever it asked for."""
 
     assignment: bytes = b""
     """Of the current generation while the group is Stable, else empty."""
@@ -60,6 +66,7 @@ class Member:
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             protocols=self.protocols,
             assignment=assignment,
+            owner=self.owner,
         )
 
 
@@ -72,6 +79,7 @@ def new_member(member_id: str, request: JoinRequest) -> Member:
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_of(request),
         protocols=request.protocols,
+        owner=request.owner,
     )
 
 
@@ -85,7 +93,33 @@ def restored_member(snapshot: MemberSnapshot) -> Member:
         rebalance_timeout_ms=snapshot.rebalance_timeout_ms,
         protocols=snapshot.protocols,
         assignment=snapshot.assignment,
+        owner=snapshot.owner,
+        has_synced=True,
     )
+
+
+MEMBER_BYTES = 1_024
+"""Memory of a member with its ids, without the texts that its client chooses."""
+PROTOCOL_BYTES = 128
+"""Memory of a protocol without its name and metadata."""
+
+
+def size_of(member: Member | JoinRequest) -> int:
+    """Bytes of memory that a member takes, or will take."""
+    texts = len(member.client_id) + len(member.instance_id or "")
+    protocols = member.protocols
+    content = sum(len(each.name) + len(each.metadata) for each in protocols)
+    return MEMBER_BYTES + texts + PROTOCOL_BYTES * len(protocols) + content
+
+
+class Promise(NamedTuple):
+    """An id given out with MEMBER_ID_REQUIRED."""
+
+    due_ms: int
+    """When it lapses."""
+    owner: str
+    size: int
+    """Bytes that it is counted with."""
 
 
 def rebalance_timeout_of(request: JoinRequest) -> int:
@@ -97,10 +131,11 @@ def rebalance_timeout_of(request: JoinRequest) -> int:
 class Roster:
     """The members in the order they came. Knows nothing of states and time."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: GroupShares) -> None:
+        self._shares = shares
         self.members: dict[str, Member] = {}
-        self.promised: dict[str, int] = {}
-        """Ids given out with MEMBER_ID_REQUIRED, and when each promise lapses."""
+        self.promised: dict[str, Promise] = {}
+        """By member id."""
         self.leader: str | None = None
         self._static: dict[str, str] = {}
         self._support: Counter[str] = Counter()
@@ -111,9 +146,10 @@ class Roster:
 
     def add(self, member: Member) -> None:
         assert member.member_id not in self.members
-        self.promised.pop(member.member_id, None)
+        self.end_promise(member.member_id)
         self.members[member.member_id] = member
         self._support.update(_names(member.protocols))
+        self._shares.add(member.owner, size_of(member))
         if member.instance_id is not None:
             assert member.instance_id not in self._static
             self._static[member.instance_id] = member.member_id
@@ -131,13 +167,39 @@ class Roster:
         """Takes over what a member's new join says."""
         self._withdraw(member)
         self._support.update(_names(request.protocols))
+        self._shares.add(request.owner, size_of(request))
+        member.owner = request.owner
         member.client_id = request.client_id
         member.client_host = request.client_host
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_of(request)
         member.protocols = request.protocols
 
+    def clear(self) -> None:
+        for member_id in list(self.members):
+            self.remove(member_id)
+        for member_id in list(self.promised):
+            self.end_promise(member_id)
+
+    def promise(self, member_id: str, owner: str, due_ms: int) -> None:
+        promise = Promise(due_ms, owner, MEMBER_BYTES + len(member_id))
+        self.promised[member_id] = promise
+        self._shares.add(owner, promise.size)
+
+    def end_promise(self, member_id: str) -> None:
+        """Forgets a promised id, if it is one."""
+        promise = self.promised.pop(member_id, None)
+        if promise is not None:
+            self._shares.add(promise.owner, -promise.size)
+
+    def counted_bytes(self, member_id: str | None) -> int:
+        """Bytes that a member, or the promise of its id, is counted with."""
+        if member_id in self.promised:
+            return self.promised[member_id].size
+        return size_of(self.members[member_id]) if member_id in self.members else 0
+
     def _withdraw(self, member: Member) -> None:
+        self._shares.add(member.owner, -size_of(member))
         for name in _names(member.protocols):
             self._support[name] -= 1
             if not self._support[name]:

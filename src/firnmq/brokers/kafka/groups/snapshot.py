@@ -1,6 +1,7 @@
 """What of a group survives a restart, and its bytes.
 
-No times are in it: after a restart every member has its whole session time-out to be heard from.
+No deadlines are in it: after a restart every member has its whole session time-out to be heard
+from.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class MemberSnapshot:
     """All of them, not only the chosen one: a member that joins again unchanged after a restart
     must be recognised as unchanged."""
     assignment: bytes
+    owner: str = ""
+    """The client that the member counts for in limits per client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class GroupSnapshot:
     protocol_name: str | None
     leader: str | None
     members: tuple[MemberSnapshot, ...]
+    empty_since_ms: int = 0
+    """Wall time at which the last member went; 0 with members, and where it was not noted."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -2,12 +2,13 @@
 
 A consumer that restarts sends the same topics, but other bytes: which partitions it owned and in
 which generation are part of the subscription. Bytes that differ therefore do not mean that
-anything needs to be assigned anew.
+partitions need to be assigned again.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -28,6 +29,17 @@ def is_same_interest(protocol_type: str | None, before: bytes, after: bytes) -> 
         return False
     topics = _topics(before)
     return topics is not None and topics == _topics(after)
+
+
+def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """The topics of all subscriptions, or None where the bytes of one are something else."""
+    found: set[str] = set()
+    for subscription in subscriptions:
+        topics = _topics(subscription)
+        if topics is None:
+            return None
+        found.update(topic.decode(errors="replace") for topic in topics)
+    return frozenset(found)
 
 
 def _topics(subscription: bytes) -> frozenset[bytes] | None:

@@ -57,6 +57,7 @@ def renamed_snapshot(
                 session_timeout_ms=request.session_timeout_ms,
                 rebalance_timeout_ms=rebalance_timeout_of(request),
                 protocols=request.protocols,
+                owner=request.owner,
             )
             if member.member_id == member_id
             else member

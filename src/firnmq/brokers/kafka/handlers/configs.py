@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from firnmq.adapter import ConfigChange
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import ErrorCode
@@ -12,7 +14,6 @@ from firnmq.brokers.kafka.protocol.messages.admin import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     DescribeConfigsRequest,
-    DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
@@ -22,6 +23,7 @@ from firnmq.brokers.kafka.protocol.messages.admin import (
     IncrementalAlterConfigsResponse,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.config import TopicConfig
 from firnmq.errors import FirnError, InvalidArgument
 
@@ -32,6 +34,9 @@ _NO_LIMIT = "-1"
 """How Kafka writes that there is no limit."""
 _NOT_LIMITS = {"expire.header": "none"}
 """What has no value otherwise is shown like this."""
+
+_VALUE_CHARS_MAX = 4_096
+"""Characters of an option's value. Options are judged in one step, which cannot give way."""
 
 _ALIASES = {"max.message.bytes": "max.batch.bytes"}
 """Kafka's name for an option, and ours."""
@@ -53,6 +58,7 @@ def topic_config(base: TopicConfig, options: Mapping[str, str | None]) -> TopicC
     """Kafka topic configs as our options; InvalidArgument by name and reason."""
     ours: dict[str, object] = {}
     for name, value in options.items():
+        _check_length(name, value)
         if name in _FIXED:
             if value not in (None, _FIXED[name]):
                 raise InvalidArgument(name, f"can only be {_FIXED[name]}, not {value!r}")
@@ -65,32 +71,50 @@ def topic_config(base: TopicConfig, options: Mapping[str, str | None]) -> TopicC
     return base.with_options(ours)
 
 
-def is_default(name: str, config: TopicConfig) -> bool:
-    return config.options()[name] == TopicConfig().options()[name]
+def _check_length(name: str, value: str | None) -> None:
+    if value is not None and len(value) > _VALUE_CHARS_MAX:
+        raise InvalidArgument(name, f"may have {_VALUE_CHARS_MAX:,} characters, not {len(value):,}")
 
 
 class ConfigHandler:
     def __init__(
-        self, storage: KafkaStorage, config: KafkaConfig, shown: Mapping[str, str] | None = None
+        self,
+        storage: KafkaStorage,
+        config: KafkaConfig,
+        turns: Turns,
+        shown: Mapping[str, str] | None = None,
     ) -> None:
         """`shown`: what clients are told of the broker beside its own settings."""
+        self._turns = turns
         self._storage = storage
         self._config = config
         self._shown = shown or {}
 
     async def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        results = [self._describe(each, request) for each in request.resources]
+        # Each resource is described once, with all the keys that were asked for.
+        wanted: dict[tuple[int, str], set[str] | None] = {}
+        async for each in self._turns.over(request.resources):
+            resource = (each.resource_type, each.resource_name)
+            keys = wanted.setdefault(resource, set())
+            if each.configuration_keys is None:
+                wanted[resource] = None
+            elif keys is not None:
+                keys.update(each.configuration_keys)
+        results = [
+            self._describe(kind, name, keys, request)
+            async for (kind, name), keys in self._turns.over(wanted.items())
+        ]
         return DescribeConfigsResponse(results=results)
 
     async def alter(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
         responses = []
-        for resource in request.resources:
+        async for resource in self._turns.over(request.resources):
             changes = {each.name: each.value for each in resource.configs}
             responses.append(
                 await self._alter(
                     resource.resource_type,
                     resource.resource_name,
-                    lambda current, changes=changes: self._replaced(current, changes),
+                    partial(self._replaced, changes=changes),
                     request.validate_only,
                 )
             )
@@ -100,13 +124,15 @@ class ConfigHandler:
         self, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
         responses = []
-        for resource in request.resources:
+        async for resource in self._turns.over(request.resources):
             responses.append(
                 await self._alter(
                     resource.resource_type,
                     resource.resource_name,
-                    lambda current, resource=resource: _changed(
-                        current, resource.configs, self._config.topic_defaults
+                    partial(
+                        _changed,
+                        changes=resource.configs,
+                        defaults=self._config.topic_defaults,
                     ),
                     request.validate_only,
                 )
@@ -120,23 +146,15 @@ class ConfigHandler:
         return topic_config(self._config.topic_defaults, {**kept, **changes})
 
     async def _alter(
-        self, kind: int, name: str, change: object, validate_only: bool
+        self, kind: int, name: str, change: ConfigChange, validate_only: bool
     ) -> AlterConfigsResourceResponse:
-        assert callable(change)
         code, message = ErrorCode.NONE, None
         try:
             if kind != _TOPIC:
                 raise InvalidArgument("resource type", f"{kind} has no configs that can change")
-            current = self._storage.topic(name).config
-            altered: TopicConfig = change(current)
-            before, after = current.options(), altered.options()
-            for option in _UNCHANGEABLE:
-                if before[option] != after[option]:
-                    raise InvalidArgument(option, "is fixed when a topic is made")
-            if validate_only:
-                await self._storage.manager.check_change(name, altered)
-            else:
-                await self._storage.manager.reconfigure_topic(name, altered)
+            manager = self._storage.manager
+            act = manager.check_change if validate_only else manager.reconfigure_topic
+            await act(name, lambda current: _altered(current, change))
         except InvalidArgument as error:
             code, message = ErrorCode.INVALID_CONFIG, str(error)
         except FirnError as error:
@@ -146,9 +164,8 @@ class ConfigHandler:
         )
 
     def _describe(
-        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+        self, kind: int, name: str, wanted: set[str] | None, request: DescribeConfigsRequest
     ) -> DescribeConfigsResult:
-        kind, name = resource.resource_type, resource.resource_name
         if kind == _BROKER:
             options = self._broker_options()
             defaults = options
@@ -171,7 +188,6 @@ class ConfigHandler:
                 resource_name=name,
                 configs=[],
             )
-        wanted = resource.configuration_keys
         return DescribeConfigsResult(
             resource_type=kind,
             resource_name=name,
@@ -188,6 +204,7 @@ class ConfigHandler:
             "num.partitions": str(self._config.auto_create_shards),
             "message.max.bytes": str(self._config.topic_defaults.max_batch_bytes),
             "broker.id": str(self._config.node_id),
+            "offsets.retention.minutes": str(self._config.groups.offsets_retention_ms // 60_000),
             **self._shown,
         }
 
@@ -203,6 +220,15 @@ def _kafka_view(config: TopicConfig) -> dict[str, str]:
     return dict(sorted(options.items()))
 
 
+def _altered(current: TopicConfig, change: ConfigChange) -> TopicConfig:
+    altered = change(current)
+    before, after = current.options(), altered.options()
+    for option in _UNCHANGEABLE:
+        if before[option] != after[option]:
+            raise InvalidArgument(option, "is fixed when a topic is made")
+    return altered
+
+
 def _changed(
     current: TopicConfig, changes: Sequence[IncrementalAlterableConfig], defaults: TopicConfig
 ) -> TopicConfig:
@@ -211,15 +237,18 @@ def _changed(
     for change in changes:
         if change.name not in shown:
             raise InvalidArgument(change.name, "is not a topic option")
+        if change.name in options:
+            raise InvalidArgument(change.name, "is named twice for one topic")
+        _check_length(change.name, change.value)
         if change.config_operation == _SET:
             options[change.name] = change.value
         elif change.config_operation == _DELETE:
             options[change.name] = original[change.name]
         elif change.config_operation in (_APPEND, _SUBTRACT):
             items = [item for item in shown[change.name].split(",") if item]
-            given = (change.value or "").split(",")
+            given = dict.fromkeys((change.value or "").split(","))
             if change.config_operation == _APPEND:
-                items += [item for item in given if item not in items]
+                items = list(dict.fromkeys(items) | given)
             else:
                 items = [item for item in items if item not in given]
             options[change.name] = ",".join(items)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, TypeAlias
+from collections import deque
+from typing import NamedTuple, Protocol, TypeAlias
 
-from firnmq.adapter import EngineStorageAdapter
-from firnmq.brokers.kafka.failures import code_of
-from firnmq.brokers.kafka.handlers.lookup import READ_COMMITTED
+from msgspec import structs
+
+from firnmq.adapter import BatchStorage
+from firnmq.brokers.kafka.failures import code_of_read
+from firnmq.brokers.kafka.handlers.lookup import READ_COMMITTED, epoch_error
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     AbortedTransaction,
@@ -15,9 +18,11 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     PartitionData,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.disk import FileRange
 from firnmq.disk.ranges import mappings_left
 from firnmq.engines import StoredPage
@@ -26,6 +31,8 @@ from firnmq.errors import FirnError, OffsetOutOfRange
 _ColdKey: TypeAlias = tuple[str, int, bool]
 """Shard, offset, and whether only what is committed is wanted."""
 
+_FULL_FETCH_EPOCHS = (0, -1)
+"""Epochs of requests that name all their partitions; others continue a session."""
 WAIT_MS_MAX = 30_000
 _RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 """However much a client asks for, one response is no larger, but for one whole batch."""
@@ -38,11 +45,23 @@ _COLD_WAIT_S_MIN = 0.2
 already: else it would never get anything from there."""
 _RANGES_MAX = 64
 """File ranges in one response, each of which keeps a descriptor until it is sent."""
+_READS_AT_ONCE = 100
+"""Partitions that are read in the event loop before other requests go on."""
+_PARTITION_BYTES = 256
+"""Memory of a partition in a request that waits; in its frame it has 16 bytes or more."""
+
+
+def request_bytes(request: FetchRequest) -> int:
+    """Memory that a request takes while it waits, beside its frame."""
+    return _PARTITION_BYTES * sum(len(topic.partitions) for topic in request.topics)
 
 
 class FetchHandler:
-    def __init__(self, storage: KafkaStorage) -> None:
+    def __init__(self, storage: KafkaStorage, turns: Turns) -> None:
         self._storage = storage
+        self.record_count = 0
+        """Offsets that were sent to clients, those of deleted records among them included."""
+        self._turns = turns
         self._cold_pages: dict[_ColdKey, asyncio.Future[StoredPage]] = {}
         """Reads from the object store that are under way. A client that did not wait for the end
         of one asks again, and then waits for the same one."""
@@ -53,26 +72,72 @@ class FetchHandler:
         *,
         takes_ranges: bool = False,
         deadline_s: float | None = None,
+        turns: FetchTurns | None = None,
     ) -> FetchResponse:
         """Answers at once where there is enough, else when there is, or when the client's time is
-        over, which may have been fixed before. A client behind TLS takes no file ranges."""
+        over, which may have been fixed before. A client behind TLS takes no file ranges. `turns`
+        is what was left out of the client's last response."""
+        if request.session_epoch not in _FULL_FETCH_EPOCHS:
+            # No session is ever made, so the client goes on with a full request.
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
+        request = await self._distinct(request)
+        first = None if turns is None else turns.fetch_first
         loop = asyncio.get_running_loop()
         wait_s = min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
         deadline = loop.time() + wait_s if deadline_s is None else deadline_s
         while True:
-            look = _Look(self._storage, request, takes_ranges=takes_ranges)
+            look = _Look(self._storage, request, first, takes_ranges=takes_ranges)
             waits_on = look.read_nowait()
+            while waits_on is None and not look.is_done:
+                await self._turns.give_way()
+                waits_on = look.read_nowait()
             if waits_on is not None:
                 await waits_on.in_reader(look.read)
             if look.cold:
                 has_enough = 0 < request.min_bytes <= look.total_bytes
                 wait_s = max(0 if has_enough else deadline - loop.time(), _COLD_WAIT_S_MIN)
                 if await self._read_cold(look, wait_s):
-                    return look.response()
+                    return self._answer(look, turns)
             remaining = deadline - loop.time()
-            if look.total_bytes >= request.min_bytes or look.has_error or remaining <= 0:
-                return look.response()
-            await self._storage.wait_for_append(look.ends(), remaining)
+            is_full = look.left_out is not None
+            has_enough = is_full or look.total_bytes >= request.min_bytes
+            if has_enough or look.has_error or remaining <= 0:
+                return self._answer(look, turns)
+            ends = look.ends()
+            del look  # What it found takes more memory than the request.
+            await self._storage.wait_for_append(ends, remaining)
+
+    async def _distinct(self, request: FetchRequest) -> FetchRequest:
+        """The request with each partition once: what it names again has the same records."""
+        count = sum(len(topic.partitions) for topic in request.topics)
+        seen: set[tuple[str, int]] = set()
+        if count <= _READS_AT_ONCE:
+            seen = {
+                (each.topic, wanted.partition)
+                for each in request.topics
+                for wanted in each.partitions
+            }
+            if len(seen) == count:
+                return request
+            seen.clear()
+        topics = []
+        async for topic in self._turns.over(request.topics):
+            partitions = []
+            async for wanted in self._turns.over(topic.partitions):
+                if (topic.topic, wanted.partition) not in seen:
+                    seen.add((topic.topic, wanted.partition))
+                    partitions.append(wanted)
+            if partitions:
+                topics.append(FetchTopic(topic=topic.topic, partitions=partitions))
+        if len(seen) == count:
+            return request
+        return structs.replace(request, topics=topics)  # type: ignore[type-var]
+
+    def _answer(self, look: _Look, turns: FetchTurns | None) -> FetchResponse:
+        self.record_count += look.record_count
+        if turns is not None:
+            turns.fetch_first = look.left_out
+        return look.response()
 
     async def _read_cold(self, look: _Look, wait_s: float) -> bool:
         """Reads what is only in the object store, all of it at once; returns whether some was
@@ -105,14 +170,21 @@ class FetchHandler:
                     ranges=False,
                 )
 
-            page = self._cold_pages[key] = part.driver.begin_cold(read)
+            page = self._cold_pages[key] = part.driver.in_reader(read, cold=True)
             page.add_done_callback(lambda done: self._end_cold(key, done))
         return page
 
     def _end_cold(self, key: _ColdKey, page: asyncio.Future[StoredPage]) -> None:
         del self._cold_pages[key]
         if not page.cancelled():
-            page.exception()  # Perhaps nobody waits for it any more.
+            page.exception()  # Retrieved, since perhaps no request waits for it any more.
+
+
+class FetchTurns(Protocol):
+    """Which partition of a client is read first, so that all of them have their turn."""
+
+    fetch_first: tuple[str, int] | None
+    """Topic and partition for whose records the last response had no space."""
 
 
 class _ColdPart(NamedTuple):
@@ -121,19 +193,32 @@ class _ColdPart(NamedTuple):
     number: int
     """Its place in the request."""
     wanted: FetchPartition
-    driver: EngineStorageAdapter
+    driver: BatchStorage
     shard: str
     max_bytes: int
+    is_first: bool
+    """Whether one batch is given out whatever its size."""
 
 
 class _Look:
-    """One look at every partition of a request, in order, within the limits of the response.
+    """One look at every partition of a request, within the limits of the response.
 
-    It begins in the event loop's thread. Where a read would have to wait, it goes on in another
-    one, with everything that is left: a request changes threads once at most.
+    The first partition that has records gives at least one batch, whatever its size: the client
+    could not go on without it. The others give nothing that would exceed a limit.
+
+    The look begins in the event loop's thread. Where a read would have to wait, it goes on in
+    another thread, with everything that is left: a request changes threads once at most.
     """
 
-    def __init__(self, storage: KafkaStorage, request: FetchRequest, *, takes_ranges: bool) -> None:
+    def __init__(
+        self,
+        storage: KafkaStorage,
+        request: FetchRequest,
+        first: tuple[str, int] | None,
+        *,
+        takes_ranges: bool,
+    ) -> None:
+        """Partitions are read from `first` on if it is one of them, else in their order."""
         self._storage = storage
         self._wanted = [
             (topic.topic, wanted) for topic in request.topics for wanted in topic.partitions
@@ -143,31 +228,44 @@ class _Look:
         self._copied_bytes = 0
         self.is_committed = request.isolation_level == READ_COMMITTED
         self._room = min(request.max_bytes, _RESPONSE_BYTES_MAX)
-        self._found: list[PartitionData] = []
+        places = range(len(self._wanted))
+        start = next((at for at in places if self._is_at(at, first)), 0) if first else 0
+        self._left = deque((*places[start:], *places[:start]))
+        """Places in the request that are still to be read."""
+        self._found: dict[int, PartitionData] = {}
+        """By place in the request."""
+        self.left_out: tuple[str, int] | None = None
+        """The first partition with records for which there was no space."""
         self.cold: list[_ColdPart] = []
         """What is left to be read from the object store; its places have no records yet."""
         self._cold_bytes = 0
         """Room in the response that is kept for that."""
         self.total_bytes = 0
+        self.record_count = 0
         self.has_error = False
 
-    def read_nowait(self) -> EngineStorageAdapter | None:
-        """Reads until that means waiting; then returns the driver to wait with."""
-        wanted = self._wanted
-        while len(self._found) < len(wanted):
-            driver = self._next(*wanted[len(self._found)], may_wait=False)
+    @property
+    def is_done(self) -> bool:
+        return not self._left
+
+    def read_nowait(self) -> BatchStorage | None:
+        """Reads some partitions, until that means waiting; then returns the driver to wait with."""
+        end = max(len(self._left) - _READS_AT_ONCE, 0)
+        while len(self._left) > end:
+            driver = self._next(self._left[0], may_wait=False)
             if driver is not None:
                 return driver
+            self._left.popleft()
         return None
 
     def read(self) -> None:
         """Reads what is left. Called in a thread that may wait."""
-        for name, wanted in self._wanted[len(self._found) :]:
-            self._next(name, wanted, may_wait=True)
+        while self._left:
+            self._next(self._left.popleft(), may_wait=True)
 
     def put(self, part: _ColdPart, page: StoredPage) -> None:
-        self._count(page)
-        self._found[part.number] = _found(part.wanted, page, is_committed=self.is_committed)
+        limit = None if part.is_first else part.max_bytes
+        self._take(part.number, part.wanted, page, limit)
 
     def put_bounds(self, part: _ColdPart) -> None:
         """Leaves a partition without records; the client will ask again."""
@@ -190,7 +288,7 @@ class _Look:
         self._found[part.number] = _failed(part.wanted, error)
 
     def response(self) -> FetchResponse:
-        found = iter(self._found)
+        found = (self._found[place] for place in range(len(self._wanted)))
         return FetchResponse(
             responses=[
                 FetchableTopicResponse(
@@ -201,35 +299,46 @@ class _Look:
         )
 
     def ends(self) -> list[tuple[str, int, int]]:
-        """Topic, partition and end of everything that was looked at."""
-        return [
-            (name, wanted.partition, data.high_watermark)
-            for (name, wanted), data in zip(self._wanted, self._found, strict=True)
-        ]
+        """Topic, partition and end of everything that was looked at, each partition once."""
+        ends = {
+            (name, wanted.partition): self._found[place].high_watermark
+            for place, (name, wanted) in enumerate(self._wanted)
+        }
+        return [(name, index, end) for (name, index), end in ends.items()]
 
-    def _next(
-        self, name: str, wanted: FetchPartition, *, may_wait: bool
-    ) -> EngineStorageAdapter | None:
-        """Reads the next partition; returns its driver if that means waiting and it may not."""
+    def _is_at(self, place: int, partition: tuple[str, int]) -> bool:
+        name, wanted = self._wanted[place]
+        return (name, wanted.partition) == partition
+
+    def _next(self, place: int, *, may_wait: bool) -> BatchStorage | None:
+        """Reads a partition; returns its driver if that means waiting and it may not."""
+        name, wanted = self._wanted[place]
         offset = wanted.fetch_offset
         room = self._room - self.total_bytes - self._cold_bytes
-        # The first batch goes out whatever its size: the client could not go on without it.
         ranges = self._ranges_left > 0
         if not ranges:
             room = min(room, _COPIED_BYTES_MAX - self._copied_bytes)
+        is_first = self.total_bytes == 0 and not self.cold
         limit = min(wanted.partition_max_bytes, room)
-        if limit <= 0 and self.total_bytes == 0 and not self.cold:
-            limit = 1
+        if is_first:
+            limit = max(limit, 1)
         try:
             _, driver, shard = self._storage.partition(name, wanted.partition)
+            epoch = epoch_error(wanted.current_leader_epoch)
+            if epoch is not ErrorCode.NONE:
+                self.has_error = True
+                self._found[place] = PartitionData(
+                    partition_index=wanted.partition, error_code=epoch, high_watermark=-1
+                )
+                return None
             page = driver.read_stored_nowait(
                 shard, offset, max_bytes=limit, committed=self.is_committed, ranges=ranges
             )
             if page is None:
-                if not may_wait and not driver.is_open(shard):
+                if not may_wait and driver.open_log(shard) is None:
                     return driver
-                if driver.reads_cold(shard, offset):
-                    self._leave_cold(_ColdPart(len(self._found), wanted, driver, shard, limit))
+                if driver.is_cold(shard, offset=offset):
+                    self._leave_cold(_ColdPart(place, wanted, driver, shard, limit, is_first))
                     return None
                 if not may_wait:
                     return driver
@@ -238,24 +347,38 @@ class _Look:
                 )
         except FirnError as error:
             self.has_error = True
-            self._found.append(_failed(wanted, error))
+            self._found[place] = _failed(wanted, error)
             return None
-        self._count(page)
-        self._found.append(_found(wanted, page, is_committed=self.is_committed))
+        self._take(place, wanted, page, None if is_first else limit)
         return None
+
+    def _take(
+        self, place: int, wanted: FetchPartition, page: StoredPage, limit: int | None
+    ) -> None:
+        """Puts a page into the response, without its records if they exceed the limit."""
+        if limit is not None:
+            if sum(map(len, page.contents)) > limit:
+                page = page._replace(contents=(), next_offset=wanted.fetch_offset, aborted=())
+                if limit < wanted.partition_max_bytes:
+                    self._room = 0  # The next partitions need not be read in vain.
+            end_offset = page.stable_offset if self.is_committed else page.end_offset
+            if not page.contents and wanted.fetch_offset < end_offset and self.left_out is None:
+                self.left_out = self._wanted[place][0], wanted.partition
+        self._count(wanted, page)
+        self._found[place] = _found(wanted, page, is_committed=self.is_committed)
 
     def _leave_cold(self, part: _ColdPart) -> None:
         """Leaves a partition for later; its room in the response is taken now."""
         room = min(part.max_bytes, _COLD_BYTES_MAX)
         self.cold.append(part._replace(max_bytes=room))
         self._cold_bytes += room
-        self._found.append(
-            PartitionData(
-                partition_index=part.wanted.partition, error_code=ErrorCode.NONE, high_watermark=-1
-            )
+        self._found[part.number] = PartitionData(
+            partition_index=part.wanted.partition, error_code=ErrorCode.NONE, high_watermark=-1
         )
 
-    def _count(self, page: StoredPage) -> None:
+    def _count(self, wanted: FetchPartition, page: StoredPage) -> None:
+        if page.contents:
+            self.record_count += page.next_offset - wanted.fetch_offset
         for content in page.contents:
             size = len(content)
             self.total_bytes += size
@@ -287,7 +410,7 @@ def _failed(wanted: FetchPartition, error: FirnError) -> PartitionData:
     start, end = (error.start, error.end) if isinstance(error, OffsetOutOfRange) else (-1, -1)
     return PartitionData(
         partition_index=wanted.partition,
-        error_code=code_of(error),
+        error_code=code_of_read(error),
         high_watermark=end,
         log_start_offset=start,
     )

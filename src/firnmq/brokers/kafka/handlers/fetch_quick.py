@@ -1,9 +1,9 @@
 """Fetch requests of a client that has read everything and waits for the next batch.
 
 A request like the one before it, for the end of one partition, needs no coroutine while it waits:
-it watches the log, and is answered with the very batch that was appended, by whoever appended it.
-When anything else ends the wait, or when what is there is not that plain, the request is carried
-out the way of all requests, by `FetchHandler`.
+it watches the log, and the append itself answers it with the batch that was appended. When anything
+else ends the wait, or when what is there is not that plain, the request takes the slow path,
+`FetchHandler`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import FetchRequest
 from firnmq.brokers.kafka.statistics import ApiStatistics, error_of
 from firnmq.brokers.kafka.storage import KafkaStorage, StoredPartition
 from firnmq.disk import FileRange
-from firnmq.engines import BatchWatcher, DirectLog, View
+from firnmq.engines import BatchWatcher, OpenLog, View
 from firnmq.errors import FirnError
 
 _READ_RECORDS_MAX = 64
@@ -47,7 +47,7 @@ class FetchRoute(NamedTuple):
     """What requests that fit a template read, as long as the topic is this one."""
 
     template: FetchTemplate
-    log: DirectLog
+    log: OpenLog
     stored: StoredPartition
 
 
@@ -111,6 +111,7 @@ class FetchAnswer(BatchWatcher):
         self._client.wait_ended()
         self._timer.cancel()
         self._log.note_reader(view)
+        self._quick.handler.record_count += view.end_offset - base_offset
         self._quick.statistics.add(perf_counter() - self._started_s, 0)
 
     def settled(self, value: None, error: BaseException | None) -> None:
@@ -205,8 +206,8 @@ class QuickFetch:
         try:
             stored = self._storage.partition(topic.topic, topic.partitions[0].partition)
         except FirnError:
-            return  # Whoever carries the request out says so.
-        log = stored.driver.direct_log(stored.shard)
+            return  # The slow path answers with the error.
+        log = stored.driver.open_log(stored.shard)
         if log is not None:
             client.fetch_route = FetchRoute(template, log, stored)
 
@@ -219,7 +220,7 @@ class QuickFetch:
         matched = route.template.match(frame)
         if matched is None or not self._is_current(route):
             return None
-        view = route.log.log.view
+        view = route.log.view
         if view.stable_offset != view.end_offset:
             return None
         ahead_count = view.end_offset - matched[1]
@@ -232,7 +233,7 @@ class QuickFetch:
         self, route: FetchRoute, frame: bytearray, matched: tuple[int, int]
     ) -> ReadyAnswer | None:
         started_s = perf_counter()
-        if route.log.log.view.end_offset - matched[1] > _READ_RECORDS_MAX:
+        if route.log.view.end_offset - matched[1] > _READ_RECORDS_MAX:
             return None
         found = self.read(route, *matched)
         if found is None:
@@ -253,7 +254,7 @@ class QuickFetch:
                 ranges=False,
             )
         except FirnError:
-            return None  # Whoever carries the request out says so.
+            return None  # The slow path answers with the error.
         if page is None or len(page.contents) != 1 or page.aborted:
             return None
         (content,) = page.contents
@@ -265,6 +266,7 @@ class QuickFetch:
             or not request.min_bytes <= len(content) <= _READ_BYTES_MAX
         ):
             return None
+        self.handler.record_count += end_offset - offset
         return route.template.response(correlation_id, end_offset, page.start_offset, content)
 
     def _is_current(self, route: FetchRoute) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from firnmq.brokers.kafka.failures import group_code_of
 from firnmq.brokers.kafka.groups import (
     GroupCoordinator,
     GroupProtocol,
@@ -37,17 +38,25 @@ from firnmq.brokers.kafka.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from firnmq.brokers.net.loop_turns import Turns
+from firnmq.errors import FirnError
 
 _KNOWN_MEMBER_ID_SINCE = 4
 
 
 class GroupHandler:
-    def __init__(self, coordinator: GroupCoordinator, offsets: GroupOffsets) -> None:
+    def __init__(self, coordinator: GroupCoordinator, offsets: GroupOffsets, turns: Turns) -> None:
+        self._turns = turns
         self._coordinator = coordinator
         self._offsets = offsets
 
     async def join(
-        self, request: JoinGroupRequest, version: int, client_id: str, client_host: str
+        self,
+        request: JoinGroupRequest,
+        version: int,
+        client_id: str,
+        client_host: str,
+        owner: str,
     ) -> JoinGroupResponse:
         reply = await self._coordinator.join(
             request.group_id,
@@ -63,6 +72,7 @@ class GroupHandler:
                 instance_id=request.group_instance_id,
                 client_id=client_id,
                 client_host=client_host,
+                owner=owner,
                 requires_known_member_id=version >= _KNOWN_MEMBER_ID_SINCE,
             ),
         )
@@ -140,16 +150,19 @@ class GroupHandler:
         )
 
     async def describe(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        return DescribeGroupsResponse(groups=[self._describe(name) for name in request.groups])
+        # Each group is described once, however often it is named.
+        names = self._turns.distinct(request.groups)
+        return DescribeGroupsResponse(groups=[self._describe(name) async for name in names])
 
     async def list(self, request: ListGroupsRequest) -> ListGroupsResponse:
         groups = []
-        known = set(self._coordinator.group_ids()) | set(self._offsets.groups())
-        for name in sorted(known):
+        states = frozenset(request.states_filter)
+        known = set(self._coordinator.group_ids()) | set(await self._offsets.groups())
+        async for name in self._turns.over(sorted(known)):
             found = self._coordinator.describe(name)
-            # A group that only keeps offsets exists for its users, though nobody is in it.
+            # A group that only keeps offsets exists for its users, though it has no members.
             state = GroupState.EMPTY if found.state is GroupState.DEAD else found.state
-            if not request.states_filter or state.value in request.states_filter:
+            if not states or state.value in states:
                 groups.append(
                     ListedGroup(
                         group_id=name, protocol_type=found.protocol_type, group_state=state.value
@@ -161,23 +174,26 @@ class GroupHandler:
         return DeleteGroupsResponse(
             results=[
                 DeletableGroupResult(group_id=name, error_code=await self._delete(name))
-                for name in request.groups_names
+                async for name in self._turns.distinct(request.groups_names)
             ]
         )
 
     async def _delete(self, name: str) -> ErrorCode:
         code = await self._coordinator.delete(name)
-        has_offsets = name in self._offsets.groups()
+        has_offsets = self._offsets.has_offsets(name)
         if code is ErrorCode.GROUP_ID_NOT_FOUND and has_offsets:
             code = ErrorCode.NONE
         if code is ErrorCode.NONE and has_offsets:
-            await self._offsets.forget(name)
+            try:
+                await self._offsets.forget(name)
+            except FirnError as error:
+                return group_code_of(error)
         return code
 
     def _describe(self, name: str) -> DescribedGroup:
         found = self._coordinator.describe(name)
         state = found.state
-        if state is GroupState.DEAD and name in self._offsets.groups():
+        if state is GroupState.DEAD and self._offsets.has_offsets(name):
             state = GroupState.EMPTY
         return DescribedGroup(
             group_id=name,

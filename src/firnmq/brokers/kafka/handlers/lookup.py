@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from firnmq.brokers.kafka.failures import code_of
+from firnmq.brokers.kafka.failures import code_of_read
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     ListOffsetsPartition,
@@ -19,17 +19,32 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     OffsetForLeaderTopicResult,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.errors import FirnError, StoreError, TimedOut
 
 _LATEST, _EARLIEST, _NEWEST_TIMESTAMP = -1, -2, -3
 LEADER_EPOCH = 0
 """A single node has always been the leader."""
+_NO_EPOCH = -1
 READ_COMMITTED = 1
-"""The isolation level of those who want to see no more than what is certain."""
+"""The isolation level of clients that read committed records only."""
 
 
 _STORE_WAIT_S = 20.0
 """For all cold partitions of a request together: less than the 30 s that clients wait."""
+
+
+_COLD_LOOKUPS_MAX = 64
+"""Cold partitions of a request that are looked up at the same time."""
+
+
+def epoch_error(current_leader_epoch: int) -> ErrorCode:
+    """What a client is told whose request names the epoch that it knows; a negative one is none."""
+    if current_leader_epoch < 0 or current_leader_epoch == LEADER_EPOCH:
+        return ErrorCode.NONE
+    if current_leader_epoch < LEADER_EPOCH:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 class _Question:
@@ -44,49 +59,50 @@ class _Question:
 
 
 class LookupHandler:
-    def __init__(self, storage: KafkaStorage) -> None:
+    def __init__(self, storage: KafkaStorage, turns: Turns) -> None:
+        self._turns = turns
         self._storage = storage
 
     async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         is_committed = request.isolation_level == READ_COMMITTED
-        questions = [
-            _Question(topic.name, wanted, is_committed)
-            for topic in request.topics
-            for wanted in topic.partitions
-        ]
-        answers: dict[_Question, ListOffsetsPartitionResponse] = {}
-        cold = []
-        for question in questions:
-            if await self._needs_store(question):
-                cold.append(question)
-            else:
-                answers[question] = await self._list(question)
+        topics = []
+        cold: list[tuple[_Question, list[ListOffsetsPartitionResponse], int]] = []
+        async for topic in self._turns.over(request.topics):
+            partitions: list[ListOffsetsPartitionResponse] = []
+            async for wanted in self._turns.over(topic.partitions):
+                question = _Question(topic.name, wanted, is_committed)
+                if await self._needs_store(question):
+                    cold.append((question, partitions, len(partitions)))
+                    partitions.append(
+                        ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+                    )
+                else:
+                    partitions.append(await self._list(question))
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
         if cold:
-            answers |= await self._list_cold(cold)
-        ordered = iter(questions)
-        return ListOffsetsResponse(
-            topics=[
-                ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[answers[next(ordered)] for _ in topic.partitions],
-                )
-                for topic in request.topics
-            ]
-        )
+            answers = await self._list_cold([question for question, _, _ in cold])
+            for question, partitions, place in cold:
+                partitions[place] = answers[question]
+        return ListOffsetsResponse(topics=topics)
 
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         topics = []
-        for topic in request.topics:
-            partitions = [await self._epoch(topic.topic, wanted) for wanted in topic.partitions]
+        async for topic in self._turns.over(request.topics):
+            partitions = [
+                await self._epoch(topic.topic, wanted)
+                async for wanted in self._turns.over(topic.partitions)
+            ]
             topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
         return OffsetForLeaderEpochResponse(topics=topics)
 
     async def _needs_store(self, question: _Question) -> bool:
         name, index = question.name, question.wanted.partition_index
         try:
-            timestamp = await self._moment(name, index, question.wanted.timestamp)
+            timestamp = question.wanted.timestamp
+            if timestamp == _NEWEST_TIMESTAMP:
+                timestamp = (await self._storage.status(name, index)).max_timestamp
             return timestamp >= 0 and await self._storage.finds_cold(name, index, timestamp)
         except FirnError:
             return False  # It is told with the answer.
@@ -94,26 +110,29 @@ class LookupHandler:
     async def _list_cold(
         self, questions: list[_Question]
     ) -> dict[_Question, ListOffsetsPartitionResponse]:
-        """Answers all at once. If the store cannot be used, or takes too long, the request does not
-        wait for each: what has no answer yet gets an error on which clients ask again."""
+        """Answers many at once. If the store cannot be used, or takes too long, the request does
+        not wait for each: what has no answer yet gets an error on which clients ask again."""
         answers: dict[_Question, ListOffsetsPartitionResponse] = {}
         failure: FirnError | None = None
 
-        async def ask(question: _Question) -> None:
+        left = iter(questions)
+
+        async def ask() -> None:
             nonlocal failure
-            try:
-                answers[question] = await self._answer(question)
-            except StoreError as error:
-                if failure is None:
-                    failure = error
-                    limit.reschedule(asyncio.get_running_loop().time())
-            except FirnError as error:
-                answers[question] = _failed(question, error)
+            for question in left:
+                try:
+                    answers[question] = await self._answer(question)
+                except StoreError as error:
+                    if failure is None:
+                        failure = error
+                        limit.reschedule(asyncio.get_running_loop().time())
+                except FirnError as error:
+                    answers[question] = _failed(question, error)
 
         try:
             async with asyncio.timeout(_STORE_WAIT_S) as limit, asyncio.TaskGroup() as group:
-                for question in questions:
-                    group.create_task(ask(question))
+                for _ in range(min(len(questions), _COLD_LOOKUPS_MAX)):
+                    group.create_task(ask())
         except TimeoutError:
             pass
         late = failure or TimedOut(f"the object store took longer than {_STORE_WAIT_S:g} s")
@@ -127,6 +146,13 @@ class LookupHandler:
 
     async def _answer(self, question: _Question) -> ListOffsetsPartitionResponse:
         index = question.wanted.partition_index
+        self._storage.shard(question.name, index)  # An unknown partition is told before an epoch.
+        epoch = epoch_error(question.wanted.current_leader_epoch)
+        if epoch is not ErrorCode.NONE:
+            return ListOffsetsPartitionResponse(partition_index=index, error_code=epoch)
+        if question.wanted.timestamp < _NEWEST_TIMESTAMP:  # Of versions that are not served.
+            unsupported = ErrorCode.UNSUPPORTED_VERSION
+            return ListOffsetsPartitionResponse(partition_index=index, error_code=unsupported)
         offset, timestamp = await self._find(
             question.name, index, question.wanted.timestamp, question.is_committed
         )
@@ -137,12 +163,6 @@ class LookupHandler:
             leader_epoch=LEADER_EPOCH if offset >= 0 else -1,
         )
 
-    async def _moment(self, name: str, index: int, timestamp: int) -> int:
-        """The time that is looked for, where it is one."""
-        if timestamp == _NEWEST_TIMESTAMP:
-            return (await self._storage.status(name, index)).max_timestamp
-        return timestamp
-
     async def _find(
         self, name: str, index: int, timestamp: int, committed: bool
     ) -> tuple[int, int]:
@@ -151,7 +171,8 @@ class LookupHandler:
             return await self._storage.stable_offset(name, index) if committed else end, -1
         if timestamp == _EARLIEST:
             return start, -1
-        timestamp = await self._moment(name, index, timestamp)
+        if timestamp == _NEWEST_TIMESTAMP:
+            return await self._storage.newest(name, index, committed=committed) or (-1, -1)
         found = await self._storage.offset_at(name, index, timestamp, committed=committed)
         if found is None:
             return -1, -1
@@ -164,11 +185,14 @@ class LookupHandler:
             _, end = await self._storage.bounds(name, wanted.partition)
         except FirnError as error:
             return OffsetForLeaderPartitionResult(
-                partition=wanted.partition, error_code=code_of(error)
+                partition=wanted.partition, error_code=code_of_read(error)
             )
-        if wanted.leader_epoch > LEADER_EPOCH:
+        code = epoch_error(wanted.current_leader_epoch)
+        if code is not ErrorCode.NONE:
+            return OffsetForLeaderPartitionResult(partition=wanted.partition, error_code=code)
+        if wanted.leader_epoch != LEADER_EPOCH:  # Nothing of it is here: undefined, and no error.
             return OffsetForLeaderPartitionResult(
-                partition=wanted.partition, error_code=ErrorCode.UNKNOWN_LEADER_EPOCH
+                partition=wanted.partition, leader_epoch=_NO_EPOCH, end_offset=-1
             )
         return OffsetForLeaderPartitionResult(
             partition=wanted.partition, leader_epoch=LEADER_EPOCH, end_offset=end
@@ -177,5 +201,5 @@ class LookupHandler:
 
 def _failed(question: _Question, error: FirnError) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(
-        partition_index=question.wanted.partition_index, error_code=code_of(error)
+        partition_index=question.wanted.partition_index, error_code=code_of_read(error)
     )

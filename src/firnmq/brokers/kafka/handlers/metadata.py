@@ -5,7 +5,6 @@ from __future__ import annotations
 from uuid import UUID
 
 from firnmq.adapter import Topic
-from firnmq.brokers.kafka.address import Address
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.handlers.lookup import LEADER_EPOCH
@@ -25,14 +24,24 @@ from firnmq.brokers.kafka.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.net.address import Address
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.config import check_topic_name
 from firnmq.errors import AlreadyExists, FirnError, InvalidArgument, TopicNotFound
 
 _GROUP, _TRANSACTION = 0, 1
+_CREATED_MAX = 100
+"""Topics that one request creates by naming them. Each takes milliseconds and a commit, also for a
+client that is gone. The others are not available yet, after which clients ask again."""
 
 
 class MetadataHandler:
-    def __init__(self, storage: KafkaStorage, config: KafkaConfig, address: Address) -> None:
+    def __init__(
+        self, storage: KafkaStorage, config: KafkaConfig, address: Address, turns: Turns
+    ) -> None:
+        self._turns = turns
+        self._partitions: list[MetadataResponsePartition] = []
+        """Partitions 0, 1, 2, ...: those of one topic are described like those of any other."""
         self._storage = storage
         self._config = config
         self._address = address
@@ -40,10 +49,18 @@ class MetadataHandler:
     async def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
         wants_all = request.topics is None or (version == 0 and not request.topics)
         if wants_all:
-            topics = [self._describe(topic) for topic in self._storage.catalog.topics()]
+            there = self._storage.catalog.topics()
+            topics = [self._describe(topic) async for topic in self._turns.over(there)]
         else:
             assert request.topics is not None
-            topics = [await self._wanted(each, request) for each in request.topics]
+            # Each topic is described once, however often it is named.
+            may_create = request.allow_auto_topic_creation and self._config.auto_create_topics
+            left = _CREATED_MAX if may_create else 0
+            topics = []
+            async for wanted in self._turns.distinct(request.topics):
+                described, is_new = await self._wanted(wanted, may_create, left)
+                topics.append(described)
+                left -= is_new
         broker = MetadataResponseBroker(
             node_id=self._config.node_id, host=self._address.host, port=self._address.port
         )
@@ -76,58 +93,70 @@ class MetadataHandler:
             return FindCoordinatorResponse(
                 coordinators=[
                     Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=code)
-                    for key in request.coordinator_keys
+                    async for key in self._turns.distinct(request.coordinator_keys)
                 ]
             )
         return FindCoordinatorResponse(error_code=code, node_id=node_id, host=host, port=port)
 
     async def _wanted(
-        self, wanted: MetadataRequestTopic, request: MetadataRequest
-    ) -> MetadataResponseTopic:
-        if wanted.name is None:
-            return self._by_id(wanted.topic_id)
-        topic = self._storage.find(wanted.name)
+        self, wanted: MetadataRequestTopic, may_create: bool, left: int
+    ) -> tuple[MetadataResponseTopic, bool]:
+        """What a topic is, and whether it was created. `left`: how many topics the request may
+        still create."""
+        name = wanted.name
+        if name is None or wanted.topic_id != ZERO_UUID:
+            return self._by_id(wanted.topic_id), False
+        topic = self._storage.find(name)
         if topic is not None:
-            return self._describe(topic)
-        may_create = request.allow_auto_topic_creation and self._config.auto_create_topics
+            return self._describe(topic), False
         try:
-            check_topic_name(wanted.name)
+            check_topic_name(name)
             if not may_create:
-                raise TopicNotFound(wanted.name)
-            try:
-                topic = await self._storage.manager.create_topic(
-                    wanted.name, self._config.auto_create_shards, self._config.topic_defaults
-                )
-            except AlreadyExists:  # Another client asked at the same moment.
-                topic = self._storage.topic(wanted.name)
-            return self._describe(topic)
+                raise TopicNotFound(name)
+            if left > 0:
+                return self._describe(await self._create(name)), True
+            code = ErrorCode.LEADER_NOT_AVAILABLE
         except InvalidArgument:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         except FirnError as error:
             code = code_of(error)
-        return MetadataResponseTopic(name=wanted.name, error_code=code, partitions=[])
+        return MetadataResponseTopic(name=name, error_code=code, partitions=[]), False
+
+    async def _create(self, name: str) -> Topic:
+        try:
+            return await self._storage.manager.create_topic(
+                name, self._config.auto_create_shards, self._config.topic_defaults
+            )
+        except AlreadyExists:  # Another client asked at the same moment.
+            return self._storage.topic(name)
 
     def _by_id(self, topic_id: UUID) -> MetadataResponseTopic:
-        for topic in self._storage.catalog.topics():
-            if topic.topic_id == topic_id.hex:
-                return self._describe(topic)
+        topic = self._storage.catalog.with_id(topic_id.hex)
+        if topic is not None:
+            return self._describe(topic)
         return MetadataResponseTopic(
             name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID, partitions=[]
         )
 
     def _describe(self, topic: Topic) -> MetadataResponseTopic:
-        node = [self._config.node_id]
+        count = topic.shard_count
+        if count > len(self._partitions):
+            self._describe_partitions(count)
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=UUID(topic.topic_id) if topic.topic_id else ZERO_UUID,
-            partitions=[
-                MetadataResponsePartition(
-                    partition_index=index,
-                    leader_id=self._config.node_id,
-                    leader_epoch=LEADER_EPOCH,
-                    replica_nodes=node,
-                    isr_nodes=node,
-                )
-                for index in range(topic.shard_count)
-            ],
+            partitions=self._partitions[:count],
         )
+
+    def _describe_partitions(self, count: int) -> None:
+        node = [self._config.node_id]
+        self._partitions += [
+            MetadataResponsePartition(
+                partition_index=index,
+                leader_id=self._config.node_id,
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=node,
+                isr_nodes=node,
+            )
+            for index in range(len(self._partitions), count)
+        ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from firnmq.adapter import CommittedOffset
-from firnmq.brokers.kafka.failures import code_of
-from firnmq.brokers.kafka.groups import CommitRequest, GroupCoordinator, GroupState
+from firnmq.brokers.kafka.failures import code_of, group_code_of
+from firnmq.brokers.kafka.groups import (
+    CONSUMER_PROTOCOL_TYPE,
+    CommitRequest,
+    GroupCoordinator,
+    GroupState,
+)
 from firnmq.brokers.kafka.offsets import GroupOffsets
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.offsets import (
@@ -27,9 +32,12 @@ from firnmq.brokers.kafka.protocol.messages.offsets import (
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import TransactionCoordinator
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.clock import Clock
-from firnmq.errors import FirnError, InvalidArgument
+from firnmq.errors import FirnError
 
+_GROUPS_AT_ONCE = 100
+"""Groups whose offsets are read with one change of thread."""
 METADATA_CHARS_MAX = 4096
 """What a client may note beside an offset; the limit Kafka has."""
 
@@ -42,14 +50,16 @@ class OffsetHandler:
         coordinator: GroupCoordinator,
         clock: Clock,
         transactions: TransactionCoordinator,
+        turns: Turns,
     ) -> None:
+        self._turns = turns
         self._transactions = transactions
         self._storage = storage
         self._offsets = offsets
         self._coordinator = coordinator
         self._clock = clock
 
-    async def commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def commit(self, request: OffsetCommitRequest, owner: str) -> OffsetCommitResponse:
         group_code = self._coordinator.check_commit(
             request.group_id,
             CommitRequest(
@@ -61,8 +71,8 @@ class OffsetHandler:
         entries: dict[str, CommittedOffset] = {}
         codes: dict[tuple[str, int], ErrorCode] = {}
         now_ms = self._clock.now_ms()
-        for topic in request.topics:
-            for part in topic.partitions:
+        async for topic in self._turns.over(request.topics):
+            async for part in self._turns.over(topic.partitions):
                 code, shard = group_code, ""
                 if code is ErrorCode.NONE:
                     code, shard = self._locate(topic.name, part.partition_index)
@@ -71,6 +81,8 @@ class OffsetHandler:
                     and len(part.committed_metadata or "") > METADATA_CHARS_MAX
                 ):
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                if code is ErrorCode.NONE and part.committed_offset < 0:
+                    code = ErrorCode.INVALID_REQUEST
                 codes[topic.name, part.partition_index] = code
                 if code is ErrorCode.NONE:
                     entries[shard] = CommittedOffset(
@@ -78,14 +90,14 @@ class OffsetHandler:
                         metadata=part.committed_metadata,
                         committed_ms=now_ms,
                         leader_epoch=part.committed_leader_epoch,
+                        owner=owner,
                     )
         failure = ErrorCode.NONE
         if entries:
             try:
                 await self._offsets.commit(request.group_id, entries)
             except FirnError as error:
-                is_bad_name = isinstance(error, InvalidArgument)
-                failure = ErrorCode.INVALID_GROUP_ID if is_bad_name else code_of(error)
+                failure = group_code_of(error)
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponseTopic(
@@ -95,38 +107,63 @@ class OffsetHandler:
                             partition_index=part.partition_index,
                             error_code=codes[topic.name, part.partition_index] or failure,
                         )
-                        for part in topic.partitions
+                        async for part in self._turns.over(topic.partitions)
                     ],
                 )
-                for topic in request.topics
+                async for topic in self._turns.over(request.topics)
             ]
         )
 
     async def fetch(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
         if version >= 8:
-            groups = []
-            for group in request.groups:
-                topics, code = self._fetch(group.group_id, group.topics, request.require_stable)
-                groups.append(
-                    OffsetFetchResponseGroup(
-                        group_id=group.group_id, topics=topics, error_code=code
-                    )
-                )
-            return OffsetFetchResponse(groups=groups)
-        topics, code = self._fetch(request.group_id, request.topics, request.require_stable)
+            return OffsetFetchResponse(groups=await self._fetch_groups(request))
+        pending = self._pending(request.group_id, request)
+        (committed,) = await self._offsets.load_committed_of([request.group_id])
+        topics, code = await self._fetch(committed, pending, request.topics)
         return OffsetFetchResponse(topics=topics, error_code=code)
 
+    async def _fetch_groups(self, request: OffsetFetchRequest) -> list[OffsetFetchResponseGroup]:
+        # Each group is answered once, with all the topics that were asked for.
+        wanted: dict[str, list[OffsetFetchRequestTopic] | None] = {}
+        async for group in self._turns.over(request.groups):
+            if group.group_id not in wanted:
+                wanted[group.group_id] = None if group.topics is None else list(group.topics)
+            elif (before := wanted[group.group_id]) is not None:
+                before.extend(group.topics or ())
+        names = list(wanted)
+        found: list[OffsetFetchResponseGroup] = []
+        while len(found) < len(names):
+            some = names[len(found) : len(found) + _GROUPS_AT_ONCE]
+            pending = [self._pending(name, request) async for name in self._turns.over(some)]
+            loaded = await self._offsets.load_committed_of(some)
+            for name, shards, committed in zip(some, pending, loaded, strict=False):
+                topics, code = await self._fetch(committed, shards, wanted[name])
+                found.append(
+                    OffsetFetchResponseGroup(group_id=name, topics=topics, error_code=code)
+                )
+        return found
+
+    def _pending(self, group: str, request: OffsetFetchRequest) -> Sequence[Iterable[str]]:
+        """Shards whose offset a transaction is about to change: the client asks again. Looked up
+        before the offsets are read, so that a transaction that ends between both is seen."""
+        return self._transactions.pending_offsets(group) if request.require_stable else ()
+
     async def delete(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        state = self._coordinator.describe(request.group_id).state
-        if request.group_id not in self._offsets.groups() and state is GroupState.DEAD:
+        group = self._coordinator.describe(request.group_id)
+        if group.state is GroupState.DEAD and not self._offsets.has_offsets(request.group_id):
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
-        in_use = state not in (GroupState.EMPTY, GroupState.DEAD)
+        retention = self._coordinator.retention(request.group_id)
+        is_in_use = group.state not in (GroupState.EMPTY, GroupState.DEAD)
+        if is_in_use and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP, topics=[])
         topics, shards = [], []
-        for topic in request.topics:
+        async for topic in self._turns.over(request.topics):
             partitions = []
-            for part in topic.partitions:
+            async for part in self._turns.over(topic.partitions):
                 code, shard = self._locate(topic.name, part.partition_index)
-                if code is ErrorCode.NONE and in_use:
+                # What a group subscribes to is known once the group is stable.
+                is_subscribed = retention.is_kept or topic.name in retention.topics
+                if code is ErrorCode.NONE and is_in_use and is_subscribed:
                     code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 if code is ErrorCode.NONE:
                     shards.append(shard)
@@ -137,36 +174,45 @@ class OffsetHandler:
                 )
             topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
         if shards:
-            await self._offsets.forget(request.group_id, shards)
+            try:
+                await self._offsets.forget(request.group_id, shards)
+            except FirnError as error:
+                return OffsetDeleteResponse(error_code=group_code_of(error), topics=[])
         return OffsetDeleteResponse(topics=topics)
 
-    def _fetch(
-        self, group: str, wanted: Sequence[OffsetFetchRequestTopic] | None, must_be_stable: bool
+    async def _fetch(
+        self,
+        committed: dict[str, CommittedOffset] | FirnError,
+        pending: Sequence[Iterable[str]],
+        wanted: Sequence[OffsetFetchRequestTopic] | None,
     ) -> tuple[list[OffsetFetchResponseTopic], ErrorCode]:
-        try:
-            committed = self._offsets.committed(group)
-        except FirnError as error:
-            is_bad_name = isinstance(error, InvalidArgument)
-            return [], ErrorCode.INVALID_GROUP_ID if is_bad_name else code_of(error)
+        if isinstance(committed, FirnError):
+            return [], group_code_of(committed)
+        unstable: set[str] = set()
+        async for shards in self._turns.over(pending):
+            unstable.update(shards)
         if wanted is None:
-            wanted = self._all_committed(committed)
+            wanted = await self._all_committed(committed)
         return [
             OffsetFetchResponseTopic(
                 name=topic.name,
                 partitions=[
-                    self._fetch_one(topic.name, index, committed, group if must_be_stable else None)
-                    for index in topic.partition_indexes
+                    self._fetch_one(topic.name, index, committed, unstable)
+                    async for index in self._turns.over(topic.partition_indexes)
                 ],
             )
-            for topic in wanted
+            async for topic in self._turns.over(wanted)
         ], ErrorCode.NONE
 
     def _fetch_one(
-        self, name: str, index: int, committed: dict[str, CommittedOffset], stable_of: str | None
+        self,
+        name: str,
+        index: int,
+        committed: dict[str, CommittedOffset],
+        unstable: set[str],
     ) -> OffsetFetchResponsePartition:
         _, shard = self._locate(name, index)
-        if stable_of is not None and self._transactions.has_pending_offset(stable_of, shard):
-            # A transaction is about to change it: the client asks again.
+        if shard in unstable:
             return OffsetFetchResponsePartition(
                 partition_index=index,
                 committed_offset=-1,
@@ -185,15 +231,19 @@ class OffsetHandler:
             metadata=entry.metadata if entry.metadata is not None else "",
         )
 
-    def _all_committed(
+    async def _all_committed(
         self, committed: dict[str, CommittedOffset]
     ) -> list[OffsetFetchRequestTopic]:
-        found = []
-        for topic in self._storage.catalog.topics():
-            indexes = [i for i, shard in enumerate(topic.shard_names()) if shard in committed]
-            if indexes:
-                found.append(OffsetFetchRequestTopic(name=topic.name, partition_indexes=indexes))
-        return found
+        found: dict[str, list[int]] = {}
+        async for shard in self._turns.over(committed):
+            topic_id, _, seq = shard.rpartition("_")
+            topic = self._storage.catalog.with_id(topic_id)
+            if topic is not None and seq.isdecimal() and int(seq) < topic.shard_count:
+                found.setdefault(topic.name, []).append(int(seq))
+        return [
+            OffsetFetchRequestTopic(name=name, partition_indexes=sorted(indexes))
+            for name, indexes in sorted(found.items())
+        ]
 
     def _locate(self, name: str, index: int) -> tuple[ErrorCode, str]:
         try:

@@ -1,9 +1,14 @@
-"""Produce: batches go to their shards as they are; the answer waits until they are durable."""
+"""Produce, the slow path: every request is parsed; batches go to their shards as they are.
+
+The answer waits until the batches are acknowledged, or until the request's time is over. Requests
+like the client's last one take the fast path (`produce_fast.py`). Both end in `submit`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
-from typing import Any
+from time import monotonic
+from typing import Any, TypeAlias
 
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import (
@@ -12,6 +17,7 @@ from firnmq.brokers.kafka.protocol import (
     RequestHeader,
 )
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -20,18 +26,58 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import TransactionCoordinator
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.disk.files import Buffer
-from firnmq.engines import Appended
+from firnmq.engines import Acks, Appended
 from firnmq.errors import FirnError, InvalidRecord
 from firnmq.record import parse_header
 from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL, attributes_of
 
-_LEGAL_ACKS = (-1, 0, 1)
 _NO_OFFSET = -1
+_TIMEOUT_MS_DEFAULT = 30_000
+_ACKS = {int(acks): acks for acks in Acks}
+_BATCHES_AT_ONCE = 100
+"""Batches of one request that are queued or answered before other requests go on."""
+
+_Outcome: TypeAlias = Awaitable[Appended] | PartitionProduceResponse
+"""What became of a batch: its append goes on, or it was refused."""
+
+
+def acks_of(number: int) -> Acks | None:
+    """What a request's number means; None if it means nothing."""
+    return _ACKS.get(number)
+
+
+def deadline_of(timeout_ms: int, received_s: float) -> float:
+    """When a request's time is over. Some clients send none (0), and wait all the same."""
+    return received_s + (timeout_ms if timeout_ms > 0 else _TIMEOUT_MS_DEFAULT) / 1000
+
+
+def refused(index: int, error: FirnError) -> PartitionProduceResponse:
+    """The answer for a partition that took nothing: why, and which records are at fault."""
+    message = str(error)
+    at_fault = error.record_indexes if isinstance(error, InvalidRecord) else ()
+    return PartitionProduceResponse(
+        index=index,
+        error_code=code_of(error),
+        base_offset=_NO_OFFSET,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=each, batch_index_error_message=message)
+            for each in at_fault
+        ],
+        error_message=message,
+    )
+
+
+def _refused_with(index: int, code: ErrorCode) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index=index, error_code=code, base_offset=_NO_OFFSET)
 
 
 class ProduceHandler:
-    def __init__(self, storage: KafkaStorage, transactions: TransactionCoordinator) -> None:
+    def __init__(
+        self, storage: KafkaStorage, transactions: TransactionCoordinator, turns: Turns
+    ) -> None:
+        self._turns = turns
         self._storage = storage
         self._transactions = transactions
 
@@ -39,10 +85,14 @@ class ProduceHandler:
         self, header: RequestHeader, request: ProduceRequest
     ) -> Coroutine[Any, Any, ProduceResponse]:
         """Queues every batch; the returned coroutine waits for them and makes the response."""
-        begun: list[tuple[str, list[tuple[int, Awaitable[Appended] | FirnError | ErrorCode]]]] = []
+        begun: list[tuple[str, list[tuple[int, _Outcome]]]] = []
+        count = 0
         for topic in request.topic_data:
-            partitions: list[tuple[int, Awaitable[Appended] | FirnError | ErrorCode]] = []
+            partitions: list[tuple[int, _Outcome]] = []
             for data in topic.partition_data:
+                count += 1
+                if count % _BATCHES_AT_ONCE == 0:
+                    await self._turns.give_way()
                 partitions.append(
                     (data.index, await self._submit(header, request, topic.name, data))
                 )
@@ -51,23 +101,25 @@ class ProduceHandler:
 
     async def _submit(
         self, header: RequestHeader, request: ProduceRequest, name: str, data: PartitionProduceData
-    ) -> Awaitable[Appended] | FirnError | ErrorCode:
-        if request.acks not in _LEGAL_ACKS:
-            return ErrorCode.INVALID_REQUIRED_ACKS
+    ) -> _Outcome:
+        acks = acks_of(request.acks)
+        if acks is None:
+            return _refused_with(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
         if header.api_version < PRODUCE_VERSION_SERVED_MIN:
-            return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+            return _refused_with(data.index, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
         try:
             if not data.records:
                 raise InvalidRecord("there is no batch")
             if attributes_of(data.records) & ATTRIBUTE_TRANSACTIONAL:  # type: ignore[arg-type]
-                return await self._submit_transactional(request, name, data)
-            return await self._storage.submit(name, data.index, [data.records])  # type: ignore[list-item]
+                return await self._submit_transactional(request, name, data, acks)
+            deadline_s = deadline_of(request.timeout_ms, monotonic())
+            return await self._storage.submit(name, data.index, data.records, acks, deadline_s)  # type: ignore[arg-type]
         except FirnError as error:
-            return error
+            return self._refused(data.index, error)
 
     async def _submit_transactional(
-        self, request: ProduceRequest, name: str, data: PartitionProduceData
-    ) -> Awaitable[Appended] | ErrorCode:
+        self, request: ProduceRequest, name: str, data: PartitionProduceData, acks: Acks
+    ) -> _Outcome:
         batch: Buffer = data.records  # type: ignore[assignment]
         header = parse_header(batch)
         shard = self._storage.shard(name, data.index)
@@ -75,38 +127,42 @@ class ProduceHandler:
             request.transactional_id, header.producer_id, header.producer_epoch, shard
         )
         if isinstance(judged, ErrorCode):
-            return judged
+            return _refused_with(data.index, judged)
         with judged:
-            return await self._storage.submit(name, data.index, [batch])
+            deadline_s = deadline_of(request.timeout_ms, monotonic())
+            return await self._storage.submit(name, data.index, batch, acks, deadline_s)
 
     async def _finish(
         self,
-        begun: list[tuple[str, list[tuple[int, Awaitable[Appended] | FirnError | ErrorCode]]]],
+        begun: list[tuple[str, list[tuple[int, _Outcome]]]],
     ) -> ProduceResponse:
         topics = []
+        count = 0
         for name, partitions in begun:
-            answers = [await self._answer(name, index, outcome) for index, outcome in partitions]
+            answers = []
+            for index, outcome in partitions:
+                count += 1
+                if count % _BATCHES_AT_ONCE == 0:
+                    await self._turns.give_way()
+                answers.append(await self._answer(name, index, outcome))
             topics.append(TopicProduceResponse(name=name, partition_responses=answers))
         return ProduceResponse(responses=topics)
 
-    async def _answer(
-        self, name: str, index: int, outcome: Awaitable[Appended] | FirnError | ErrorCode
-    ) -> PartitionProduceResponse:
-        if isinstance(outcome, ErrorCode):
-            return PartitionProduceResponse(index=index, error_code=outcome, base_offset=_NO_OFFSET)
+    async def _answer(self, name: str, index: int, outcome: _Outcome) -> PartitionProduceResponse:
+        if isinstance(outcome, PartitionProduceResponse):
+            return outcome
         try:
-            if isinstance(outcome, FirnError):
-                raise outcome
             appended = await outcome
             start_offset, _ = await self._storage.bounds(name, index)
         except FirnError as error:
-            self._storage.catalog.name_shard(error)
-            return PartitionProduceResponse(
-                index=index,
-                error_code=code_of(error),
-                base_offset=_NO_OFFSET,
-                error_message=str(error),
-            )
+            return self._refused(index, error)
         return PartitionProduceResponse(
             index=index, base_offset=appended.base_offset, log_start_offset=start_offset
         )
+
+    def _refused(self, index: int, error: FirnError) -> PartitionProduceResponse:
+        self._storage.catalog.name_shard(error)
+        # The frames of tracebacks hold decompressed records, and refer to the error in turn: only
+        # the garbage collector would free them, and many of them make it slow.
+        error.__cause__ = error.__context__ = None
+        return refused(index, error.with_traceback(None))

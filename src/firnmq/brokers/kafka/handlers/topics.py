@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from uuid import UUID
 
-from firnmq.adapter import Topic
+from firnmq.adapter import SHARDS_MAX, Topic
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.failures import code_of
-from firnmq.brokers.kafka.handlers.configs import is_default, topic_config
+from firnmq.brokers.kafka.handlers.configs import topic_config
 from firnmq.brokers.kafka.protocol import ZERO_UUID, ErrorCode
 from firnmq.brokers.kafka.protocol.messages.admin import (
     CreatableTopic,
@@ -27,27 +28,44 @@ from firnmq.brokers.kafka.protocol.messages.admin import (
     DeleteRecordsTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DeleteTopicState,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.config import TopicConfig, check_topic_name
-from firnmq.errors import AlreadyExists, FirnError, InvalidArgument
+from firnmq.errors import (
+    AlreadyExists,
+    FirnError,
+    InvalidArgument,
+    OffsetOutOfRange,
+    TooManyShards,
+)
 
 _REPLICAS = (-1, 1)
 """Replication factors one node can honour; -1 leaves it to the broker."""
+_HIGH_WATERMARK = -1
+"""In place of an offset: everything goes that can be read."""
 _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
+_DEFAULTS = TopicConfig().options()
+_CONFIGS_SINCE = 5
+"""Version of CreateTopics from which on its answer has the options of each topic."""
+_TOO_MANY = f"a topic has at most {SHARDS_MAX:,} partitions"
 
 
 class TopicHandler:
-    def __init__(self, storage: KafkaStorage, config: KafkaConfig) -> None:
+    def __init__(self, storage: KafkaStorage, config: KafkaConfig, turns: Turns) -> None:
+        self._turns = turns
         self._storage = storage
         self._config = config
 
-    async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        names = [topic.name for topic in request.topics]
+    async def create(self, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
+        counts = Counter(topic.name for topic in request.topics)
+        shown: dict[TopicConfig, list[CreatableTopicConfigs]] | None = None
+        if version >= _CONFIGS_SINCE:
+            shown = {}  # Topics of the same configuration share what is shown of it.
         results = []
-        for topic in request.topics:
-            if names.count(topic.name) > 1:
+        planned_count = 0
+        async for topic in self._turns.over(request.topics):
+            if counts[topic.name] > 1:
                 results.append(
                     CreatableTopicResult(
                         name=topic.name,
@@ -56,28 +74,46 @@ class TopicHandler:
                     )
                 )
                 continue
-            results.append(await self._create(topic, request.validate_only))
+            result = await self._create(topic, request.validate_only, planned_count, shown)
+            if request.validate_only and not result.error_code:
+                planned_count += result.num_partitions
+            results.append(result)
         return CreateTopicsResponse(topics=results)
 
     async def delete(self, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
         if version >= 6:
-            wanted = list(request.topics)
+            wanted = self._turns.distinct(request.topics)
+            responses = [await self._delete(each.topic_id, each.name) async for each in wanted]
         else:
-            wanted = [DeleteTopicState(name=name) for name in request.topic_names]
-        return DeleteTopicsResponse(responses=[await self._delete(each) for each in wanted])
+            names = self._turns.distinct(request.topic_names)
+            responses = [await self._delete(ZERO_UUID, name) async for name in names]
+        return DeleteTopicsResponse(responses=responses)
 
     async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-        results = [await self._grow(topic, request.validate_only) for topic in request.topics]
+        results = [
+            await self._grow(topic, request.validate_only)
+            async for topic in self._turns.over(request.topics)
+        ]
         return CreatePartitionsResponse(results=results)
 
     async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         topics = []
-        for topic in request.topics:
-            partitions = [await self._trim(topic.name, each) for each in topic.partitions]
+        async for topic in self._turns.over(request.topics):
+            partitions = [
+                await self._trim(topic.name, each)
+                async for each in self._turns.over(topic.partitions)
+            ]
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
         return DeleteRecordsResponse(topics=topics)
 
-    async def _create(self, wanted: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+    async def _create(
+        self,
+        wanted: CreatableTopic,
+        validate_only: bool,
+        planned_count: int,
+        shown: dict[TopicConfig, list[CreatableTopicConfigs]] | None,
+    ) -> CreatableTopicResult:
+        """`planned_count`: partitions of topics before this one that are only validated."""
         code, message = ErrorCode.NONE, ""
         config = self._config.topic_defaults
         count = self._config.auto_create_shards
@@ -91,6 +127,7 @@ class TopicHandler:
             code, message, count = self._judge_layout(wanted)
         if not code:
             try:
+                self._storage.manager.check_room(wanted.name, count, planned_count)
                 config = topic_config(
                     self._config.topic_defaults, {each.name: each.value for each in wanted.configs}
                 )
@@ -99,6 +136,8 @@ class TopicHandler:
                 config.check_new()
             except InvalidArgument as error:
                 code, message = ErrorCode.INVALID_CONFIG, str(error)
+            except TooManyShards as error:
+                code, message = code_of(error), str(error)
         if code:
             return CreatableTopicResult(name=wanted.name, error_code=code, error_message=message)
         topic: Topic | None = None
@@ -109,11 +148,14 @@ class TopicHandler:
                 return _failed(wanted.name, ErrorCode.TOPIC_ALREADY_EXISTS, error)
             except FirnError as error:
                 return _failed(wanted.name, code_of(error), error)
+        configs: list[CreatableTopicConfigs] = []
+        if shown is not None:
+            configs = shown.get(config) or shown.setdefault(config, _shown(config))
         return CreatableTopicResult(
             name=wanted.name,
             num_partitions=count,
             replication_factor=1,
-            configs=self._shown(config),
+            configs=configs,
             topic_id=ZERO_UUID if topic is None else UUID(topic.topic_id),
         )
 
@@ -124,46 +166,39 @@ class TopicHandler:
             if indexes != list(range(len(indexes))) or nodes != {self._config.node_id}:
                 text = f"this cluster has one node, {self._config.node_id}"
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text, 0
-            return ErrorCode.NONE, "", len(indexes)
+            return self._judge_count(len(indexes))
         if wanted.replication_factor not in _REPLICAS:
             text = f"replication factor {wanted.replication_factor} needs more nodes than one"
             return ErrorCode.INVALID_REPLICATION_FACTOR, text, 0
         if wanted.num_partitions == -1:
             return ErrorCode.NONE, "", self._config.auto_create_shards
-        if wanted.num_partitions < 1:
+        return self._judge_count(wanted.num_partitions)
+
+    def _judge_count(self, count: int) -> tuple[ErrorCode, str, int]:
+        if count < 1:
             return ErrorCode.INVALID_PARTITIONS, "there must be at least one partition", 0
-        return ErrorCode.NONE, "", wanted.num_partitions
+        if count > SHARDS_MAX:
+            return ErrorCode.INVALID_PARTITIONS, _TOO_MANY, 0
+        return ErrorCode.NONE, "", count
 
-    def _shown(self, config: TopicConfig) -> list[CreatableTopicConfigs]:
-        return [
-            CreatableTopicConfigs(
-                name=name,
-                value=value if value is not None else "-1",
-                config_source=_DEFAULT_CONFIG if is_default(name, config) else _TOPIC_CONFIG,
-            )
-            for name, value in config.options().items()
-        ]
-
-    async def _delete(self, wanted: DeleteTopicState) -> DeletableTopicResult:
-        name = wanted.name
+    async def _delete(self, topic_id: UUID, name: str | None) -> DeletableTopicResult:
         if name is None:
-            for topic in self._storage.catalog.topics():
-                if topic.topic_id == wanted.topic_id.hex:
-                    name = topic.name
+            topic = self._storage.catalog.with_id(topic_id.hex)
+            name = None if topic is None else topic.name
         if name is None:
             return DeletableTopicResult(
-                name=None, topic_id=wanted.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID
+                name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID
             )
         try:
             await self._storage.manager.delete_topic(name)
         except FirnError as error:
             return DeletableTopicResult(
                 name=name,
-                topic_id=wanted.topic_id,
+                topic_id=topic_id,
                 error_code=code_of(error),
                 error_message=str(error),
             )
-        return DeletableTopicResult(name=name, topic_id=wanted.topic_id)
+        return DeletableTopicResult(name=name, topic_id=topic_id)
 
     async def _grow(
         self, wanted: CreatePartitionsTopic, validate_only: bool
@@ -176,11 +211,22 @@ class TopicHandler:
                     error_code=ErrorCode.INVALID_PARTITIONS,
                     error_message=f"there are {topic.shard_count} already; partitions never go",
                 )
+            if wanted.count > SHARDS_MAX:
+                return CreatePartitionsTopicResult(
+                    name=wanted.name,
+                    error_code=ErrorCode.INVALID_PARTITIONS,
+                    error_message=_TOO_MANY,
+                )
+            self._storage.manager.check_room(wanted.name, wanted.count)
             if not validate_only:
                 await self._storage.manager.grow_topic(wanted.name, wanted.count)
         except FirnError as error:
+            # Another client may have made as many partitions since the check.
+            is_count = isinstance(error, InvalidArgument)
             return CreatePartitionsTopicResult(
-                name=wanted.name, error_code=code_of(error), error_message=str(error)
+                name=wanted.name,
+                error_code=ErrorCode.INVALID_PARTITIONS if is_count else code_of(error),
+                error_message=str(error),
             )
         return CreatePartitionsTopicResult(name=wanted.name)
 
@@ -195,8 +241,11 @@ class TopicHandler:
                     partition_index=index, low_watermark=-1, error_code=ErrorCode.POLICY_VIOLATION
                 )
             offset = wanted.offset
-            if offset == -1:  # Up to the high watermark.
-                offset = (await self._storage.bounds(name, index))[1]
+            if offset < 0:
+                start, end = await self._storage.bounds(name, index)
+                if offset != _HIGH_WATERMARK:
+                    raise OffsetOutOfRange(offset, start=start, end=end)
+                offset = end
             low = await self._storage.delete_before(name, index, offset)
         except FirnError as error:
             return DeleteRecordsPartitionResult(
@@ -207,3 +256,14 @@ class TopicHandler:
 
 def _failed(name: str, code: ErrorCode, error: FirnError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=str(error))
+
+
+def _shown(config: TopicConfig) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=name,
+            value=value if value is not None else "-1",
+            config_source=_DEFAULT_CONFIG if value == _DEFAULTS[name] else _TOPIC_CONFIG,
+        )
+        for name, value in config.options().items()
+    ]

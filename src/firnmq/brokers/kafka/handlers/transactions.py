@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from firnmq.adapter import CommittedOffset
-from firnmq.brokers.kafka.failures import code_of
+from firnmq.brokers.kafka.failures import code_of, group_code_of
 from firnmq.brokers.kafka.groups import GENERATION_NONE, CommitRequest, GroupCoordinator
 from firnmq.brokers.kafka.handlers.offsets import METADATA_CHARS_MAX
+from firnmq.brokers.kafka.offsets import GroupOffsets
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -31,6 +32,7 @@ from firnmq.brokers.kafka.transactions import (
     TransactionCoordinator,
     TransactionPartition,
 )
+from firnmq.brokers.net.loop_turns import Turns
 from firnmq.clock import Clock
 from firnmq.config.names import check_group_name
 from firnmq.errors import FirnError, InvalidArgument
@@ -47,8 +49,12 @@ class TransactionHandler:
         storage: KafkaStorage,
         transactions: TransactionCoordinator,
         groups: GroupCoordinator,
+        offsets: GroupOffsets,
         clock: Clock,
+        turns: Turns,
     ) -> None:
+        self._turns = turns
+        self._offsets = offsets
         self._storage = storage
         self._transactions = transactions
         self._groups = groups
@@ -58,7 +64,7 @@ class TransactionHandler:
         self, request: AddPartitionsToTxnRequest, version: int
     ) -> AddPartitionsToTxnResponse:
         """Adds all of the partitions or none."""
-        codes, partitions = self._find(request)
+        codes, partitions = await self._find(request)
         if not any(codes.values()):
             error = await self._transactions.add_partitions(
                 request.transactional_id,
@@ -82,18 +88,20 @@ class TransactionHandler:
                         AddPartitionsToTxnPartitionResult(
                             partition_index=index, error_code=codes[topic.name, index]
                         )
-                        for index in topic.partitions
+                        async for index in self._turns.over(topic.partitions)
                     ],
                 )
-                for topic in request.topics
+                async for topic in self._turns.over(request.topics)
             ]
         )
 
-    def _find(self, request: AddPartitionsToTxnRequest) -> tuple[Codes, list[TransactionPartition]]:
+    async def _find(
+        self, request: AddPartitionsToTxnRequest
+    ) -> tuple[Codes, list[TransactionPartition]]:
         codes: Codes = {}
         partitions = []
-        for topic in request.topics:
-            for index in topic.partitions:
+        async for topic in self._turns.over(request.topics):
+            async for index in self._turns.over(topic.partitions):
                 try:
                     partitions.append(self._storage.transaction_partition(topic.name, index))
                     codes[topic.name, index] = ErrorCode.NONE
@@ -119,13 +127,15 @@ class TransactionHandler:
         code = fenced_code(error, version, _FENCED_FIRST_VERSION)
         return AddOffsetsToTxnResponse(error_code=code)
 
-    async def commit_offsets(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    async def commit_offsets(
+        self, request: TxnOffsetCommitRequest, owner: str
+    ) -> TxnOffsetCommitResponse:
         """Keeps offsets with the transaction; the group has them once it is committed."""
         group_code = self._judge_group(request)
         codes: Codes = {}
         offsets: dict[str, CommittedOffset] = {}
-        for topic in request.topics:
-            for part in topic.partitions:
+        async for topic in self._turns.over(request.topics):
+            async for part in self._turns.over(topic.partitions):
                 code, shard = group_code, ""
                 if code is ErrorCode.NONE:
                     code, shard = self._judge_offset(topic.name, part)
@@ -136,21 +146,9 @@ class TransactionHandler:
                         metadata=part.committed_metadata,
                         committed_ms=self._clock.now_ms(),
                         leader_epoch=part.committed_leader_epoch,
+                        owner=owner,
                     )
-        failure = ErrorCode.NONE
-        if offsets:
-            error = await self._transactions.commit_offsets(
-                request.transactional_id,
-                CommitOffsetsRequest(
-                    producer_id=request.producer_id,
-                    epoch=request.producer_epoch,
-                    group=request.group_id,
-                    offsets=offsets,
-                ),
-            )
-            # This call was never told of PRODUCER_FENCED.
-            is_fenced = error is ErrorCode.PRODUCER_FENCED
-            failure = ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else error
+        failure = await self._keep_offsets(request, offsets) if offsets else ErrorCode.NONE
         return TxnOffsetCommitResponse(
             topics=[
                 TxnOffsetCommitResponseTopic(
@@ -160,12 +158,32 @@ class TransactionHandler:
                             partition_index=part.partition_index,
                             error_code=codes[topic.name, part.partition_index] or failure,
                         )
-                        for part in topic.partitions
+                        async for part in self._turns.over(topic.partitions)
                     ],
                 )
-                for topic in request.topics
+                async for topic in self._turns.over(request.topics)
             ]
         )
+
+    async def _keep_offsets(
+        self, request: TxnOffsetCommitRequest, offsets: dict[str, CommittedOffset]
+    ) -> ErrorCode:
+        try:
+            await self._offsets.check(request.group_id, offsets)
+        except FirnError as refusal:
+            return group_code_of(refusal)
+        error = await self._transactions.commit_offsets(
+            request.transactional_id,
+            CommitOffsetsRequest(
+                producer_id=request.producer_id,
+                epoch=request.producer_epoch,
+                group=request.group_id,
+                offsets=offsets,
+            ),
+        )
+        # This call was never told of PRODUCER_FENCED.
+        is_fenced = error is ErrorCode.PRODUCER_FENCED
+        return ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else error
 
     def _judge_group(self, request: TxnOffsetCommitRequest) -> ErrorCode:
         is_member = (
@@ -181,6 +199,7 @@ class TransactionHandler:
                 member_id=request.member_id,
                 generation=request.generation_id,
                 instance_id=request.group_instance_id,
+                is_transactional=True,
             ),
         )
 

@@ -7,11 +7,18 @@ No input and output here, and no state: bytes in, messages out. The messages the
 from firnmq.brokers.kafka.protocol.codec import (
     decode_request,
     decode_response,
+    decode_short_request,
     encode_request,
     encode_response,
+    encode_short_response,
     refuse_api_versions,
 )
-from firnmq.brokers.kafka.protocol.errors import ErrorCode, MalformedRequest, UnsupportedVersion
+from firnmq.brokers.kafka.protocol.errors import (
+    ErrorCode,
+    MalformedRequest,
+    RequestTooLong,
+    UnsupportedVersion,
+)
 from firnmq.brokers.kafka.protocol.header import RequestHeader
 from firnmq.brokers.kafka.protocol.primitives import ZERO_UUID, Part, Parts
 from firnmq.brokers.kafka.protocol.schema import Message
@@ -36,12 +43,15 @@ __all__ = [
     "Part",
     "Parts",
     "RequestHeader",
+    "RequestTooLong",
     "UnsupportedVersion",
     "api_versions_response",
     "decode_request",
     "decode_response",
+    "decode_short_request",
     "encode_request",
     "encode_response",
+    "encode_short_response",
     "is_supported",
     "refuse_api_versions",
 ]

@@ -78,9 +78,9 @@ def compile_codec(message: type[Message], version: int, flexible: bool) -> Codec
         if not field.is_in(version):
             default_of(message, field.name)  # Raises if there is none.
         elif field.tag is None:
-            plain.append((field, _codec(field, version, flexible)))
+            plain.append((field, field_codec(field, version, flexible)))
         else:
-            tagged.append((field, _codec(field, version, flexible)))
+            tagged.append((field, field_codec(field, version, flexible)))
     if tagged and not flexible:
         raise TypeError(f"{message.__name__} has tagged fields in version {version}")
     read_tagged = _tagged_reader(tagged) if flexible else None
@@ -92,15 +92,15 @@ def compile_codec(message: type[Message], version: int, flexible: bool) -> Codec
     )
 
 
-def _codec(field: Field, version: int, flexible: bool) -> Codec:
-    return _type_codec(field.type, version, flexible, field.is_nullable_in(version))
+def field_codec(field: Field, version: int, flexible: bool) -> Codec:
+    return type_codec(field.type, version, flexible, field.is_nullable_in(version))
 
 
-def _type_codec(wire_type: WireType, version: int, flexible: bool, nullable: bool) -> Codec:
+def type_codec(wire_type: WireType, version: int, flexible: bool, nullable: bool = False) -> Codec:
     if isinstance(wire_type, Kind):
         return _primitive(wire_type, flexible, nullable)
     if isinstance(wire_type, ArrayOf):
-        return _array(_type_codec(wire_type.element, version, flexible, False), flexible, nullable)
+        return _array(type_codec(wire_type.element, version, flexible, False), flexible, nullable)
     if nullable:
         raise TypeError(f"{wire_type.__name__}: a nullable structure is not supported")
     return compile_codec(wire_type, version, flexible)

@@ -1,6 +1,7 @@
 """What can be wrong with a frame, and the error codes of the protocol.
 
-The codec raises two errors about what a client sent: `MalformedRequest` and `UnsupportedVersion`.
+The codec raises two errors about what a client sent: `MalformedRequest`, with `RequestTooLong` as
+a special case, and `UnsupportedVersion`.
 Bytes from the network never cause another one.
 """
 
@@ -30,6 +31,17 @@ class MalformedRequest(FirnError):
 
     def __str__(self) -> str:
         return f"{self.field or 'frame'} at byte {self.position:,}: {self.reason}"
+
+
+class RequestTooLong(MalformedRequest):
+    """A request has more bytes or more elements than one of its kind may have.
+
+    `limit` is the name under which statistics count it.
+    """
+
+    def __init__(self, reason: str, *, position: int, limit: str) -> None:
+        super().__init__(reason, position=position)
+        self.limit = limit
 
 
 class UnsupportedVersion(FirnError):

@@ -38,12 +38,13 @@ STRING_BYTES_MAX: Final = 0x7FFF
 FRAME_BYTES_MAX: Final = 0x7FFF_FFFF
 """The size in front of a frame is an int32."""
 
-ELEMENT_COUNT_MAX: Final = 250_000
+ELEMENT_COUNT_MAX: Final = 50_000
 """Array elements and tagged fields that one message may hold, all together.
 
 The bytes that remain bound each array, but an element of three bytes becomes an object of a
-hundred, so a large frame of tiny elements would still take thirty times its size. The limit is
-above the 200,000 partitions that the largest Kafka clusters have.
+hundred, so a large frame of tiny elements would still take thirty times its size. The garbage
+collector looks at all of them at once, while everything else waits. The limit is above the 20,000
+partitions that a node may have by default; clients that use more ask in several requests.
 """
 
 COPY_BYTES_MAX: Final = 512

@@ -10,7 +10,7 @@ import struct
 from typing import Final
 from uuid import UUID
 
-from firnmq.brokers.kafka.protocol.errors import MalformedRequest
+from firnmq.brokers.kafka.protocol.errors import MalformedRequest, RequestTooLong
 from firnmq.brokers.kafka.protocol.primitives import (
     ELEMENT_COUNT_MAX,
     INT8,
@@ -229,7 +229,11 @@ class Reader:
                 f"{self._end - self.position:,} bytes that remain"
             )
         if count > self.elements_left:
-            raise self.malformed(f"{count:,} elements, {self.elements_left:,} more are allowed")
+            raise RequestTooLong(
+                f"{count:,} elements, {self.elements_left:,} more are allowed",
+                position=self.position,
+                limit="request_elements",
+            )
         self.elements_left -= count
         return count
 

@@ -6,6 +6,7 @@ record data as it was handed in. Nothing is joined; the parts go to the socket i
 
 from __future__ import annotations
 
+import sys
 from uuid import UUID
 
 from firnmq.brokers.kafka.protocol.primitives import (
@@ -27,13 +28,18 @@ from firnmq.errors import InvalidArgument
 _SIZE_BYTES = INT32.size
 
 
+class TooManyElements(Exception):
+    """A message has more elements than its writer was to write. It never reaches a client."""
+
+
 class Writer:
     """Gathers a frame. A framed writer leaves room in front for the frame's size."""
 
-    __slots__ = ("_is_framed", "_parts", "_tail")
+    __slots__ = ("_elements_left", "_is_framed", "_parts", "_tail")
 
-    def __init__(self, *, is_framed: bool = False) -> None:
+    def __init__(self, *, is_framed: bool = False, element_count_max: int = sys.maxsize) -> None:
         self._is_framed = is_framed
+        self._elements_left = element_count_max
         self._parts: list[Part] = []
         self._tail = bytearray(_SIZE_BYTES if is_framed else 0)
 
@@ -143,9 +149,13 @@ class Writer:
     # Arrays and tagged fields. A count of None is a null array.
 
     def array_count(self, count: int | None) -> None:
+        if count:
+            self._count(count)
         self._tail += INT32.pack(-1 if count is None else count)
 
     def compact_array_count(self, count: int | None) -> None:
+        if count:
+            self._count(count)
         self.unsigned_varint(0 if count is None else count + 1)
 
     def tagged_field(self, tag: int, content: Writer) -> None:
@@ -154,6 +164,11 @@ class Writer:
         self.unsigned_varint(tag)
         self.unsigned_varint(sum(map(len, pieces)))
         self._extend(pieces)
+
+    def _count(self, count: int) -> None:
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise TooManyElements
 
     def _extend(self, pieces: list[Part]) -> None:
         for piece in pieces:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, assert_never
 
@@ -19,6 +19,7 @@ from firnmq.brokers.kafka.transactions.messages import (
     CommitOffsetsRequest,
     EndRequest,
     Erase,
+    Evicted,
     InitRequest,
     MarkersWritten,
     Reply,
@@ -32,10 +33,15 @@ from firnmq.brokers.kafka.transactions.messages import (
     TransactionRequest,
     WriteMarkers,
 )
-from firnmq.brokers.kafka.transactions.snapshot import TransactionPartition
+from firnmq.brokers.kafka.transactions.shares import IdShares
+from firnmq.brokers.kafka.transactions.snapshot import (
+    GroupCommits,
+    ShardOffsets,
+    TransactionPartition,
+)
 from firnmq.brokers.kafka.transactions.state import PREPARED, TransactionState
 from firnmq.brokers.kafka.transactions.store import TransactionStore
-from firnmq.clock import Clock
+from firnmq.clock import Clock, SteadyClock
 from firnmq.errors import Closed, FirnError, NotFound
 from firnmq.eventlog import EventLogger
 
@@ -43,6 +49,8 @@ _log = EventLogger("transactions")
 
 _SWEEP_S = 600.0
 """How often unused ids are looked for."""
+_OFFSET_BYTES = 128
+"""Of a group offset beside the name of its shard and its note."""
 _STORE_ERRORS = (FirnError, OSError, TimeoutError)
 """What a store or a shard may fail with; anything else is a defect and ends the coordinator."""
 
@@ -106,12 +114,17 @@ class TransactionCoordinator:
         self._store = store
         self._markers = markers
         self._new_producer_id = new_producer_id
-        self._clock = clock
+        self._clock = SteadyClock(clock)
+        """A time-out must not last longer because the machine's clock was set back."""
         self._config = config or TransactionConfig()
         self._transactions: dict[str, Transaction] = {}
         self._appends: dict[str, Appends] = {}
-        self._with_offsets: set[str] = set()
-        """Transactional ids with group offsets that are not decided yet."""
+        self._shares = IdShares(self._config)
+        """Also of ids that are being begun."""
+        self._with_offsets: dict[str, GroupCommits] = {}
+        """Transactional id → its group offsets that are not decided yet."""
+        self._pending: dict[str, dict[str, ShardOffsets]] = {}
+        """The same by group → transactional id."""
         self._parked: dict[Token, asyncio.Future[Reply]] = {}
         self._tokens = itertools.count(1)
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -124,9 +137,14 @@ class TransactionCoordinator:
         snapshots = await self._store.load_all()
         await self._tasks.__aenter__()
         self._is_open = True
-        for transactional_id, snapshot in snapshots.items():
-            transaction, actions = Transaction.restore(self._config, snapshot)
+        # The one used longest ago is the first to be forgotten.
+        oldest_first = sorted(snapshots.items(), key=lambda item: item[1].updated_ms)
+        for transactional_id, snapshot in oldest_first:
+            transaction, actions = Transaction.restore(
+                self._config, snapshot.seen_at(self._clock.now_ms())
+            )
             self._transactions[transactional_id] = transaction
+            self._shares.add(transactional_id, snapshot.owner)
             self._settle(transactional_id, transaction, actions)
         self._sweep()
         _log.info("transactions_loaded", count=len(snapshots))
@@ -151,19 +169,40 @@ class TransactionCoordinator:
 
     # What clients ask -------------------------------------------------------------------------
 
-    async def init(self, transactional_id: str, request: InitRequest) -> Reply:
-        error = self._judge_id(transactional_id)
-        transaction = self._transactions.get(transactional_id)
+    async def init(
+        self,
+        transactional_id: str,
+        request: InitRequest,
+        owner: str = "",
+        connection: Hashable | None = None,
+    ) -> Reply:
+        """A new instance of the producer. `owner` is the client that a new id is counted for.
+
+        A `connection` that is open keeps an id without a transaction from being forgotten; its
+        closing is told to `disconnected`.
+        """
+        error = self._judge_id(transactional_id, owner)
         if error is not ErrorCode.NONE:
             return Reply(token=Token(0), error=error)
+        # The id counts from now on: others may ask while this request waits.
+        self._shares.add(transactional_id, owner)
+        if connection is not None:
+            self._shares.hold(transactional_id, connection)
+        transaction = self._transactions.get(transactional_id)
         if transaction is None or transaction.needs_producer_id:
-            request = InitRequest(
-                timeout_ms=request.timeout_ms,
-                producer_id=request.producer_id,
-                epoch=request.epoch,
-                spare_producer_id=await self._new_producer_id(),
-            )
+            try:
+                spare_id = await self._new_producer_id()
+            except BaseException:
+                if transactional_id not in self._transactions:
+                    self._shares.remove(transactional_id)
+                raise
+            request = replace(request, spare_producer_id=spare_id, owner=owner)
+            self._shares.add(transactional_id, owner)  # Another request that failed removed it.
         return await self._ask(transactional_id, request)
+
+    def disconnected(self, connection: Hashable) -> None:
+        """The connection is closed; that it has initialised nothing is no error."""
+        self._shares.release(connection)
 
     async def add_partitions(
         self, transactional_id: str, request: AddPartitionsRequest
@@ -176,6 +215,8 @@ class TransactionCoordinator:
     async def commit_offsets(
         self, transactional_id: str, request: CommitOffsetsRequest
     ) -> ErrorCode:
+        if not self._shares.has_room(transactional_id, _offset_bytes({"": request.offsets})):
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         return (await self._ask(transactional_id, request)).error
 
     async def end(self, transactional_id: str, request: EndRequest) -> ErrorCode:
@@ -208,14 +249,10 @@ class TransactionCoordinator:
             appends = self._appends[transactional_id] = Appends()
         return appends
 
-    def has_pending_offset(self, group: str, shard: str) -> bool:
-        """Whether a transaction may still change the group's offset in a shard."""
-        for transactional_id in self._with_offsets:
-            snapshot = self._transactions[transactional_id].snapshot
-            assert snapshot is not None
-            if shard in snapshot.offsets.get(group, ()):
-                return True
-        return False
+    def pending_offsets(self, group: str) -> tuple[ShardOffsets, ...]:
+        """Offsets of the group that open transactions may still commit, as they are now: what
+        becomes of a transaction later does not change them."""
+        return tuple(self._pending.get(group, {}).values())
 
     def statistics(self) -> TransactionStatistics:
         states = [transaction.state for transaction in self._transactions.values()]
@@ -230,13 +267,31 @@ class TransactionCoordinator:
         for transactional_id in list(self._transactions):
             self._notify(transactional_id, Tick())
 
-    def _judge_id(self, transactional_id: str) -> ErrorCode:
-        if not 0 < len(transactional_id) <= self._config.id_chars_max:
+    def _judge_id(self, transactional_id: str, owner: str) -> ErrorCode:
+        config = self._config
+        if not 0 < len(transactional_id) <= config.id_chars_max:
             return ErrorCode.INVALID_REQUEST
-        is_new = transactional_id not in self._transactions
-        if is_new and len(self._transactions) >= self._config.id_count_max:
-            return ErrorCode.POLICY_VIOLATION
-        return ErrorCode.NONE
+        shares = self._shares
+        if transactional_id in shares:
+            return ErrorCode.NONE
+        limit = shares.limit_reached_by(owner)
+        if limit is not None:
+            has_room = self._evict(shares.oldest_evictable(owner))
+        else:
+            limit = config.id_count_max
+            has_room = len(shares) < limit or self._evict(shares.oldest_evictable())
+        if has_room:
+            return ErrorCode.NONE
+        _log.warning("transactional_id_refused", client=owner, limit=limit)
+        return ErrorCode.POLICY_VIOLATION
+
+    def _evict(self, transactional_id: str | None) -> bool:
+        """Begins to forget an id that makes room for another one; False if there is none."""
+        if transactional_id is None:
+            return False
+        _log.info("unused_transactional_id_forgotten", id=transactional_id)
+        self._notify(transactional_id, Evicted())
+        return True
 
     # Events and actions -----------------------------------------------------------------------
 
@@ -275,14 +330,37 @@ class TransactionCoordinator:
         if transaction.is_dead or transaction.is_blank:
             self._transactions.pop(transactional_id, None)
             self._appends.pop(transactional_id, None)
+            self._shares.remove(transactional_id)
         snapshot = transaction.snapshot
-        if snapshot is not None and snapshot.offsets and not transaction.is_dead:
-            self._with_offsets.add(transactional_id)
+        if snapshot is not None:
+            self._shares.update(
+                transactional_id, has_begun=snapshot.has_begun, is_idle=transaction.is_idle
+            )
+        if snapshot is not None and not transaction.is_dead:
+            self._set_pending(transactional_id, snapshot.offsets)
         else:
-            self._with_offsets.discard(transactional_id)
+            self._set_pending(transactional_id, {})
         self._arm(transactional_id, transaction.wake_ms)
         for action in actions:
             self._carry_out(transactional_id, action)
+
+    def _set_pending(self, transactional_id: str, offsets: GroupCommits) -> None:
+        """Notes the group offsets of the id's open transaction."""
+        before = self._with_offsets.get(transactional_id, {})
+        if offsets is before or not (offsets or before):
+            return
+        self._shares.set_pending(transactional_id, _offset_bytes(offsets))
+        for group in before.keys() - offsets.keys():
+            theirs = self._pending[group]
+            del theirs[transactional_id]
+            if not theirs:
+                del self._pending[group]
+        for group, by_shard in offsets.items():
+            self._pending.setdefault(group, {})[transactional_id] = by_shard
+        if offsets:
+            self._with_offsets[transactional_id] = offsets
+        else:
+            del self._with_offsets[transactional_id]
 
     def _carry_out(self, transactional_id: str, action: TransactionAction) -> None:
         match action:
@@ -361,3 +439,12 @@ class TransactionCoordinator:
     def _sweep(self) -> None:
         self.tick()
         self._sweep_timer = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+
+def _offset_bytes(offsets: GroupCommits) -> int:
+    """About what group offsets take in memory and in the store."""
+    return sum(
+        _OFFSET_BYTES + len(shard) + len(entry.metadata or "")
+        for by_shard in offsets.values()
+        for shard, entry in by_shard.items()
+    )

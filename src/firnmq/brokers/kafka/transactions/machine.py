@@ -1,9 +1,9 @@
 """One transactional id as a plain state machine: no clock, no store, no network.
 
 Every change is saved before it is answered, and only one save is under way at a time; requests
-that come meanwhile wait in a short line. The decision to commit or abort is final from the moment
-it is handed to the store: if the store cannot tell whether it was saved, it is saved again, and
-nothing else happens before.
+that come during a save wait in a short queue. The decision to commit or abort is final from the
+moment it is handed to the store: if the store cannot tell whether it was saved, it is saved again,
+and nothing else happens before.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from firnmq.brokers.kafka.transactions.messages import (
     CommitOffsetsRequest,
     EndRequest,
     Erase,
+    Evicted,
     InitRequest,
     MarkersWritten,
     ProducerRequest,
@@ -64,7 +65,7 @@ class _Write:
     snapshot: TransactionSnapshot | None
     """None: the id is being forgotten."""
     token: Token | None = None
-    """Who is answered once it is there."""
+    """The request that is answered once it is there."""
     save: Save | None = None
     """Set if it must get there, however often it takes: a decision."""
 
@@ -77,13 +78,13 @@ class Transaction:
         self.snapshot = snapshot
         """What is saved; None until the first producer has its id."""
         self.is_dead = False
-        """Forgotten; a later request for the id begins anew."""
+        """Forgotten; a later request for the id starts from nothing."""
         self._write: _Write | None = None
         self._retry_ms: int | None = None
         """When a decision is saved again; no save is under way until then."""
         self._waiting: deque[tuple[Token, TransactionRequest]] = deque()
         self._ending: Token | None = None
-        """Who waits for the markers."""
+        """The request that waits for the markers."""
         self._actions: list[TransactionAction] = []
         self._shards = _shards_of(snapshot)
 
@@ -105,8 +106,13 @@ class Transaction:
 
     @property
     def is_blank(self) -> bool:
-        """Nothing was ever saved and nobody waits: there is no such id."""
+        """Nothing was ever saved and no request waits: there is no such id."""
         return self.snapshot is None and self._write is None and not self._waiting
+
+    @property
+    def is_idle(self) -> bool:
+        """It is saved, and no save is under way."""
+        return self.snapshot is not None and self._write is None
 
     @property
     def needs_producer_id(self) -> bool:
@@ -150,6 +156,8 @@ class Transaction:
                 self._complete(now_ms)
             case Tick():
                 self._tick(now_ms)
+            case Evicted():
+                self._evict()
             case _:
                 assert_never(event)
         return self._take_actions()
@@ -215,7 +223,7 @@ class Transaction:
             updated_ms=now_ms,
         )
         token, self._ending = self._ending, None
-        # Nobody waits for this save: if it is lost, markers are written once more after a restart.
+        # No request waits for this save: if it is lost, a restart writes the markers once more.
         self._become(after)
         self._save(after)
         if token is not None:
@@ -235,6 +243,11 @@ class Transaction:
             if snapshot.started_ms + snapshot.timeout_ms <= now_ms:
                 self._fence(snapshot, now_ms)
         elif snapshot.updated_ms + self._config.id_expiration_ms <= now_ms:
+            self._write = _Write(snapshot=None)
+            self._actions.append(Erase())
+
+    def _evict(self) -> None:
+        if self.is_idle and self.snapshot is not None and not self.snapshot.has_begun:
             self._write = _Write(snapshot=None)
             self._actions.append(Erase())
 
@@ -268,6 +281,8 @@ class Transaction:
             epoch=0,
             timeout_ms=request.timeout_ms,
             updated_ms=now_ms,
+            owner=request.owner,
+            has_begun=False,
         )
         self._save(after, token)
 
@@ -289,6 +304,8 @@ class Transaction:
             timeout_ms=request.timeout_ms,
             state=next_state(before.state, Step.INITIALIZE),
             updated_ms=now_ms,
+            owner=before.owner,
+            has_begun=before.has_begun,
         )
         self._save(after, token)
 
@@ -348,7 +365,7 @@ class Transaction:
         else:
             after = replace(after, started_ms=now_ms)
         state = next_state(before.state, Step.ADD)
-        self._save(replace(after, state=state, updated_ms=now_ms), token)
+        self._save(replace(after, state=state, updated_ms=now_ms, has_begun=True), token)
 
     def _commit_offsets(
         self,

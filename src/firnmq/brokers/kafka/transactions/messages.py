@@ -36,6 +36,8 @@ class InitRequest:
     epoch: int = NO_EPOCH
     spare_producer_id: int = NO_PRODUCER
     """A number never used before, for an id that has none or has run out of epochs."""
+    owner: str = ""
+    """The client that asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,12 @@ class Tick:
     """A deadline may have passed."""
 
 
-TransactionEvent = Asked | Saved | SaveFailed | MarkersWritten | Tick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted:
+    """Another id needs the place of this one, which has no transaction."""
+
+
+TransactionEvent = Asked | Saved | SaveFailed | MarkersWritten | Tick | Evicted
 
 
 # Actions.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +15,9 @@ NO_EPOCH = -1
 NO_PRODUCER = -1
 EPOCH_MAX = 2**15 - 1
 
-GroupCommits = dict[str, dict[str, CommittedOffset]]
+ShardOffsets = dict[str, CommittedOffset]
+"""Shard → offset. Never changed: a transaction that gets more offsets has a new one."""
+GroupCommits = dict[str, ShardOffsets]
 """Group → shard → offset."""
 
 
@@ -45,6 +47,15 @@ class TransactionSnapshot:
     """Offsets that become the groups' own in the same write as the decision to commit."""
     started_ms: int = 0
     updated_ms: int = 0
+    owner: str = ""
+    """The client that began the id, for limits per client."""
+    has_begun: bool = True
+    """Whether the id has ever had a transaction. Ids of earlier versions count as if they had."""
+
+    def seen_at(self, now_ms: int) -> TransactionSnapshot:
+        """The same, with times in the future counting as now: the clock was set back since."""
+        started_ms, updated_ms = min(self.started_ms, now_ms), min(self.updated_ms, now_ms)
+        return replace(self, started_ms=started_ms, updated_ms=updated_ms)
 
 
 _decoder = msgspec.msgpack.Decoder(TransactionSnapshot)

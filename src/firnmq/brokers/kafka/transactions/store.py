@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Protocol
 
-from firnmq.adapter import CommittedOffset, put_offsets
+from firnmq.adapter import CommittedOffset, OffsetRows
 from firnmq.brokers.kafka.transactions.snapshot import (
     TransactionSnapshot,
     decode_snapshot,
     encode_snapshot,
 )
-from firnmq.disk import Family, KeyValueStore
+from firnmq.disk import Family
 
 _PREFIX = b"X"
 _AFTER = b"Y"
@@ -41,8 +41,9 @@ class TransactionStore(Protocol):
 class KvTransactionStore:
     """A TransactionStore in the node's key-value store, where the groups' offsets are as well."""
 
-    def __init__(self, kv: KeyValueStore, executor: Executor | None = None) -> None:
-        self._kv = kv
+    def __init__(self, rows: OffsetRows, executor: Executor | None = None) -> None:
+        self._rows = rows
+        self._kv = rows.kv
         self._executor = executor
 
     async def save(
@@ -52,11 +53,12 @@ class KvTransactionStore:
         commits: Mapping[str, Mapping[str, CommittedOffset]],
     ) -> None:
         def write() -> None:
-            with self._kv.batch() as batch:
-                key = _PREFIX + transactional_id.encode()
-                batch.put(Family.STATE, key, encode_snapshot(snapshot))
+            with self._kv.row_lock:
+                rows = [(_PREFIX + transactional_id.encode(), encode_snapshot(snapshot))]
                 for group, offsets in commits.items():
-                    put_offsets(batch, group, offsets)
+                    rows += self._rows.put(group, offsets, is_decided=True)
+                with self._kv.batch() as batch:
+                    batch.put_many(Family.STATE, rows)
             self._kv.sync()
 
         await asyncio.get_running_loop().run_in_executor(self._executor, write)

@@ -1,6 +1,7 @@
 """What must hold of a group after every event, whatever came before."""
 
 from firnmq.brokers.kafka.groups import Group, GroupState
+from firnmq.brokers.kafka.groups.roster import size_of
 from firnmq.brokers.kafka.groups.writes import AssignmentWrite, EraseWrite, RenameWrite
 
 
@@ -22,6 +23,16 @@ def check(group: Group) -> None:
         if not member.is_parked:
             assert core.wake_ms is not None
             assert core.wake_ms <= member.session_deadline_ms, "a session would never expire"
+
+    _, assigned_bytes = core._assigned
+    protocol_bytes = sum(size_of(member) for member in members.values())
+    promised_bytes = sum(promise.size for promise in roster.promised.values())
+    held_bytes = protocol_bytes + promised_bytes + assigned_bytes
+    assert core.shares.total_bytes == held_bytes, "what is held is counted"
+    if state is GroupState.STABLE:
+        assert assigned_bytes == sum(len(member.assignment) for member in members.values())
+    elif state is not GroupState.COMPLETING:
+        assert assigned_bytes == 0
 
     match state:
         case GroupState.EMPTY | GroupState.DEAD:

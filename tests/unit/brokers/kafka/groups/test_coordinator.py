@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -49,7 +50,7 @@ class FakeStore:
         await self._work()
         self.saved[group_id] = encode_snapshot(snapshot)
 
-    async def delete(self, group_id: str) -> None:
+    async def delete(self, group_id: str, empty_since_ms: int | None = None) -> None:
         self.calls.append(f"delete {group_id}")
         await self._work()
         self.saved.pop(group_id, None)
@@ -215,6 +216,46 @@ async def test_a_store_that_hangs_is_given_up_on() -> None:
         assert await n.sync(joined) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, b"")
 
 
+class ThreadStore(FakeStore):
+    """Saves in threads, as a real store does: a caller that gives up does not stop them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write_first = threading.Event()
+        self.written = [threading.Event(), threading.Event()]
+        self._count = itertools.count()
+
+    async def save(self, group_id: str, snapshot: GroupSnapshot) -> None:
+        number = next(self._count)
+
+        def write() -> None:
+            if number == 0:
+                assert self.may_write_first.wait(60)
+            self.saved[group_id] = encode_snapshot(snapshot)
+            self.written[number].set()
+
+        await asyncio.get_running_loop().run_in_executor(None, write)
+
+
+async def test_a_save_after_its_time_out_does_not_overtake_a_newer_one() -> None:
+    """A thread that hangs in the store would write an old snapshot over a newer one."""
+    store = ThreadStore()
+    async with node(store, store_timeout_ms=10) as n:
+        joined = await n.join()
+        assert await n.sync(joined) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, b"")
+        # The assignments are made again, by a leader that knows better.
+        request = SyncRequest(
+            member_id="m1", generation=joined.generation, assignments={"m1": b"newer"}
+        )
+        sync = await begun(n.coordinator.sync("g", request))
+        store.may_write_first.set()
+        for written in store.written:
+            assert await asyncio.to_thread(written.wait, 60)
+        (member,) = decode_snapshot(store.saved["g"]).members
+        assert member.assignment == b"newer"
+        await sync
+
+
 async def test_a_defect_of_the_store_ends_the_coordinator_and_answers_everyone() -> None:
     waiting: list[asyncio.Future[tuple[ErrorCode, bytes]]] = []
 
@@ -360,3 +401,151 @@ def test_member_ids_are_unlike_each_other_and_fit_the_wire() -> None:
     ids = {random_member_id("x" * 32_000) for _ in range(100)}
     assert len(ids) == 100
     assert max(map(len, ids)) < 300
+
+
+# Promises lapse, and nobody fills the memory for others -------------------------------------------
+
+LONG_MS = 1_800_000
+"""The longest session that a client may ask for."""
+PROMISE_MS = 20_000
+LARGE = (GroupProtocol(name="range", metadata=bytes(1_000)),)
+
+
+async def test_joins_that_nobody_completes_lapse_in_seconds() -> None:
+    async with node(group_count_max=100) as n:
+        times = {"session_timeout_ms": LONG_MS, "rebalance_timeout_ms": LONG_MS}
+        for number in range(50):
+            promised = await n.join(
+                group=f"promised-{number}", requires_known_member_id=True, **times
+            )
+            assert promised.error is ErrorCode.MEMBER_ID_REQUIRED
+            await n.join(group=f"half-made-{number}", **times)
+        assert (await n.join(group="mine")).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        n.wait(PROMISE_MS)
+        assert (await n.join(group="mine")).error is ErrorCode.NONE
+        assert n.coordinator.statistics().member_count == 1
+
+
+async def test_what_a_client_brought_is_released_when_it_is_gone() -> None:
+    async with node() as n:
+        joined = await n.settled()
+        before = n.coordinator.statistics().held_bytes
+        times = {"session_timeout_ms": LONG_MS, "rebalance_timeout_ms": LONG_MS}
+        parked = [await begun(n.join(protocols=LARGE, **times)) for _ in range(5)]
+        assert n.coordinator.statistics().held_bytes > before + 5_000
+        for task in parked:
+            task.cancel()
+        await turns()
+        n.wait(PROMISE_MS // 4)
+        assert n.heartbeat(joined) is ErrorCode.REBALANCE_IN_PROGRESS
+        rejoin = await begun(n.join(joined.member_id))
+        n.wait(PROMISE_MS)
+        assert (await rejoin).error is ErrorCode.NONE
+        assert n.coordinator.statistics().member_count == 1
+        assert n.coordinator.statistics().held_bytes <= before
+
+
+async def test_a_member_with_an_assignment_has_its_whole_session() -> None:
+    async with node() as n:
+        joined = await n.join(session_timeout_ms=LONG_MS, rebalance_timeout_ms=LONG_MS)
+        await n.sync(joined)
+        newcomer = await begun(n.join())
+        rejoin = await begun(n.join(joined.member_id, session_timeout_ms=LONG_MS))
+        assert (await rejoin).error is (await newcomer).error is ErrorCode.NONE
+        n.wait(PROMISE_MS)
+        members = n.coordinator.describe("g").members
+        assert joined.member_id in [member.member_id for member in members]
+
+
+@pytest.mark.parametrize(
+    "bytes_of_a_member",
+    [
+        {"client_id": "c" * 30_000},
+        {"instance_id": "i" * 30_000},
+        {"protocols": (GroupProtocol(name="", metadata=b""),) * 240},
+    ],
+    ids=["client id", "instance id", "empty protocols"],
+)
+async def test_everything_that_a_member_keeps_in_memory_counts(
+    bytes_of_a_member: dict[str, Any],
+) -> None:
+    async with node(client_bytes_max=100_000) as n:
+        codes = [
+            (await n.join(group=f"g{number}", **bytes_of_a_member)).error for number in range(4)
+        ]
+        assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
+
+
+async def test_a_member_alone_is_limited_as_well() -> None:
+    async with node() as n:
+        many = (GroupProtocol(name="", metadata=b""),) * 10_000
+        assert (await n.join(protocols=many)).error is ErrorCode.INVALID_REQUEST
+        assert (await n.join(protocol_type="t" * 256)).error is ErrorCode.INVALID_REQUEST
+        assert n.coordinator.statistics().held_bytes == 0
+
+
+async def test_bytes_of_all_groups_and_of_one_client_have_limits() -> None:
+    async with node(total_bytes_max=10_900, client_bytes_max=6_600) as n:
+        joins = [
+            await begun(n.join(group=f"g{number}", protocols=LARGE, owner="greedy"))
+            for number in range(4)
+        ]
+        codes = [(await join).error for join in joins]
+        assert codes == [ErrorCode.NONE] * 3 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
+        other = await n.join(group="h0", protocols=LARGE, owner="other")
+        assert other.error is ErrorCode.NONE, "one client does not fill it for others"
+        # Assignments count, for the client that brings them.
+        request = SyncRequest(
+            member_id=other.member_id, generation=1, assignments={other.member_id: bytes(3_000)}
+        )
+        reply = await n.coordinator.sync("h0", request)
+        assert reply.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+        last = await n.join(group="h1", protocols=LARGE, owner="third")
+        assert last.error is ErrorCode.NONE
+        full = await n.join(group="h2", protocols=LARGE, owner="fourth")
+        assert full.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+        again = await n.join(last.member_id, group="h1", protocols=LARGE, owner="third")
+        assert again.error is ErrorCode.NONE, "who is in may join again"
+        n.leave(other, group="h0")
+        assert (await n.join(group="h2", protocols=LARGE, owner="fourth")).error is ErrorCode.NONE
+
+
+async def test_promised_ids_count_until_they_are_used_left_or_lapse() -> None:
+    async with node(client_bytes_max=5_000) as n:
+        promised = [await n.join(requires_known_member_id=True, owner="me") for _ in range(5)]
+        codes = [reply.error for reply in promised]
+        required = ErrorCode.MEMBER_ID_REQUIRED
+        assert codes == [required] * 4 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
+        joined = await begun(n.join(promised[0].member_id, owner="me"))
+        assert not joined.done(), "a promised id may be used although the share is full"
+        n.leave(promised[1])
+        assert (await n.join(requires_known_member_id=True, owner="me")).error is required
+        joined.cancel()
+
+
+async def test_a_restart_does_not_forget_whom_a_group_counts_for() -> None:
+    store = FakeStore()
+    limits = {"client_group_count_max": 2, "client_bytes_max": 5_000}
+    async with node(store, **limits) as n:
+        for number in range(2):
+            joined = await n.join(group=f"g{number}", protocols=LARGE, owner="greedy")
+            await n.sync(joined, group=f"g{number}")
+    async with node(store, **limits) as n:
+        refused = await n.join(group="g2", owner="greedy")
+        assert refused.error is ErrorCode.GROUP_MAX_SIZE_REACHED, "two groups are in use"
+        refused = await n.join(group="h", protocols=LARGE, owner="greedy")
+        assert refused.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert (await n.join(group="h", protocols=LARGE, owner="other")).error is ErrorCode.NONE
+
+
+async def test_one_client_has_a_limited_number_of_groups_in_use() -> None:
+    async with node(client_group_count_max=2) as n:
+        joined = [await n.join(group=f"g{number}", owner="greedy") for number in range(2)]
+        refused = await n.join(group="g2", owner="greedy")
+        assert refused.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert (await n.join(group="h", owner="other")).error is ErrorCode.NONE
+        second = await begun(n.join(group="g0", owner="greedy"))
+        assert not second.done(), "another member of a group in use"
+        second.cancel()
+        n.leave(joined[1], group="g1")
+        assert (await n.join(group="g2", owner="greedy")).error is ErrorCode.NONE

@@ -366,9 +366,9 @@ def test_a_full_group_refuses_newcomers_and_keeps_its_members() -> None:
 
 def test_oversized_members_and_assignments_are_refused() -> None:
     stage = Stage(
-        GroupConfig(initial_rebalance_delay_ms=0, member_bytes_max=100, assignment_bytes_max=100)
+        GroupConfig(initial_rebalance_delay_ms=0, member_bytes_max=1_300, assignment_bytes_max=100)
     )
-    assert stage.join(topics=b"x" * 101).error is ErrorCode.INVALID_REQUEST
+    assert stage.join(topics=b"x" * 200).error is ErrorCode.INVALID_REQUEST
     joined = stage.join().joined
     huge = stage.sync(joined, {joined.member_id: b"x" * 101})
     assert huge.error is ErrorCode.INVALID_REQUEST

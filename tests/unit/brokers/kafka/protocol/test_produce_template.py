@@ -147,37 +147,3 @@ def test_damaged_frames_never_match_anything_else(version: int) -> None:
             matched[1],
             bytes(matched[2]),
         )
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_matched_as_it_was_received_is_the_same(version: int) -> None:
-    """Whole frames and damaged ones, with and without more behind them in the buffer."""
-    rng = random.Random(version)
-    template = ProduceTemplate.learn(*frame_of(version))
-    assert template is not None
-    matched_count = 0
-    for _ in range(2_000):
-        records = rng.randbytes(rng.choice((0, 1, 60, 125, 126, 127, 128, 129, 16_382, 16_400)))
-        frame, *_ = frame_of(version, correlation_id=rng.randint(0, 2**31 - 1), records=records)
-        if rng.random() < 0.5:
-            frame[rng.randrange(min(len(frame), 60))] ^= 1 << rng.randrange(8)
-        if rng.random() < 0.1:
-            del frame[rng.randrange(len(frame)) :]
-        received = bytearray(len(frame).to_bytes(4, "big") + frame)
-        size = len(received)
-        received += bytes(rng.choice((0, 100)))  # The buffer is larger than what was received.
-        found = template.match_received(received, size)
-        expected = template.match(frame)
-        if found is None or expected is None:
-            assert found is None
-            assert expected is None or len(expected[2]) < 8, "no batch is so small"
-            continue
-        correlation_id, index, start, end = found
-        assert (correlation_id, index, received[start:end]) == (*expected[:2], bytes(expected[2]))
-        matched_count += 1
-    assert matched_count > 500
-    whole, *_ = frame_of(version, records=b"r" * 300)
-    received = bytearray(len(whole).to_bytes(4, "big") + whole)
-    assert template.match_received(received, len(received)) is not None
-    assert template.match_received(received, len(received) - 1) is None, "not all of it is there"
-    assert template.match_received(received + b"x", len(received) + 1) is None, "there is more"

@@ -58,6 +58,11 @@ class FetchTemplate:
             return None
         if header.api_version < _VERSION_MIN or request.max_wait_ms <= 0 or request.min_bytes < 1:
             return None
+        if (
+            request.session_epoch not in (0, -1)
+            or request.topics[0].partitions[0].current_leader_epoch > 0
+        ):
+            return None  # Both are judged for each request.
         offset_at = _offset_at(header, request)
         (partition,) = request.topics[0].partitions
         is_there = 0 < offset_at <= len(frame) - _OFFSET_BYTES
@@ -128,6 +133,6 @@ def _response_around(version: int, request: FetchRequest) -> tuple[bytes, bytes]
         return fields, (b"\1" if is_committed else b"\0") + no_replica
     fields = no_throttle + (no_error + no_session if version >= 7 else b"")
     fields += one + struct.pack(">h", len(name)) + name + one + numbers
-    # No list of aborted transactions, or an empty one for who asks for what is committed.
+    # No list of aborted transactions, or an empty one for clients that read committed only.
     aborted = _pack_size(0 if is_committed else -1)
     return fields, aborted + (no_replica if version >= 11 else b"")

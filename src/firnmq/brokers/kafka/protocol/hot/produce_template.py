@@ -23,8 +23,6 @@ _COMPACT_END: Final = b"\0\0\0"
 """No tagged fields of the partition, of the topic and of the request."""
 _unpack_int32: Final = struct.Struct(">i").unpack_from
 _unpack_partition: Final = struct.Struct(">ii").unpack_from  # index, size of the records.
-_unpack_head: Final = struct.Struct(">iii").unpack_from  # size, API and version, correlation id.
-_LENGTH_BYTES: Final = 4
 _NO_APPEND_TIME: Final = -1
 
 
@@ -105,39 +103,6 @@ class ProduceTemplate:
             return None
         (correlation_id,) = _unpack_int32(frame, _CORRELATION_ID)
         return correlation_id, index, view[start:end]
-
-    def match_received(self, buffer: bytearray, size: int) -> tuple[int, int, int, int] | None:
-        """Correlation id, partition, and where the records begin and end, if the first `size` bytes
-        are one whole frame with its length, in which everything else is as it was."""
-        body = _LENGTH_BYTES + _BODY
-        at = _LENGTH_BYTES + self._index_at
-        if not (
-            size >= at + 8
-            and buffer.startswith(self._head, _LENGTH_BYTES)
-            and buffer.startswith(self._body, body)
-        ):
-            return None
-        length, _, correlation_id = _unpack_head(buffer)
-        index, records_size = _unpack_partition(buffer, at)
-        if length != size - _LENGTH_BYTES:
-            return None
-        start, end = at + 8, size
-        if self.header.api_version >= _COMPACT_FIRST:
-            end -= len(_COMPACT_END)
-            low, high = buffer[at + 4], buffer[at + 5]
-            if low >= 0x80 > high:  # From 128 bytes to 16 KiB, which most are.
-                records_size, start = (low & 0x7F) + (high << 7) - 1, at + 6
-            else:
-                try:
-                    records_size, start = varint(memoryview(buffer), at + 4)
-                except GIVE_UP:
-                    return None
-                records_size -= 1
-            if not buffer.startswith(_COMPACT_END, end):
-                return None
-        if records_size < 0 or start + records_size != end:
-            return None
-        return correlation_id, index, start, end
 
     def response(
         self, correlation_id: int, index: int, base_offset: int, start_offset: int

@@ -19,8 +19,9 @@ class Unusual(Exception):
 
 GIVE_UP: Final = (struct.error, IndexError, UnicodeDecodeError, Unusual)
 
-ELEMENT_COUNT_MAX: Final = 50_000
-"""Frames with more elements take the slower path, which knows the real limit."""
+ELEMENT_COUNT_MAX: Final = 4_000
+"""Frames with more elements take the slower path, which knows the real limit and does not keep the
+event loop that long."""
 
 unpack_int16: Final = INT16.unpack_from
 

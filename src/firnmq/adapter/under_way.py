@@ -1,0 +1,94 @@
+"""Topics that are being made, deleted or given shards: one at a time per name, and how many shards
+all topics may have together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from firnmq.adapter.catalog import TopicCatalog
+from firnmq.disk.waiting import is_blocking
+from firnmq.errors import (
+    AlreadyExists,
+    FirnError,
+    InvalidArgument,
+    TimedOut,
+    TooManyShards,
+    TopicNotFound,
+)
+
+SHARDS_MAX = 100_000
+"""Shards of one topic."""
+_REFUSALS = (AlreadyExists, InvalidArgument, TopicNotFound)
+"""A change of a topic that ends so has left nothing behind."""
+
+
+class TopicsUnderWay:
+    """Claims of names and of shards. Safe with threads."""
+
+    def __init__(self, catalog: TopicCatalog, shard_count_max: int) -> None:
+        self._catalog = catalog
+        self._shard_count_max = shard_count_max
+        self._changed = threading.Condition()
+        """Guards the claims; notified whenever one ends."""
+        self._claims: dict[str, int] = {}
+        """By topic, how many shards it will have."""
+        self.unfinished: dict[str, int] = {}
+        """Topics whose making, deletion or growth failed, each with the number of shards that it
+        was to have: they may be there, and are removed later."""
+
+    @contextmanager
+    def claim(
+        self, name: str, shard_count: int = 0, *, refusal: FirnError | None = None
+    ) -> Iterator[None]:
+        """Keeps others from making, deleting or growing a topic of this name until the exit.
+
+        Waits for another claim of the name, or raises `refusal` if one is given. TooManyShards if
+        the topic may not have `shard_count` shards.
+        """
+        with self._changed:
+            if name in self._claims:
+                if refusal is not None:
+                    raise refusal
+                self._wait_for(name)
+            if shard_count:
+                self._check_room(name, shard_count)
+            self._claims[name] = shard_count
+        try:
+            yield
+        except _REFUSALS:
+            raise
+        except BaseException:
+            self.note_unfinished(name, shard_count)
+            raise
+        finally:
+            with self._changed:
+                del self._claims[name]
+                self._changed.notify_all()
+
+    def note_unfinished(self, name: str, shard_count: int) -> None:
+        """Notes that a change of a topic may have left something behind."""
+        self.unfinished[name] = max(shard_count, self.unfinished.get(name, 0))
+
+    def check_room(self, name: str, shard_count: int, planned_count: int = 0) -> None:
+        """TooManyShards if a topic of this name may not have so many shards beside the planned."""
+        with self._changed:
+            self._check_room(name, shard_count, planned_count)
+
+    def _wait_for(self, name: str) -> None:
+        # An event loop cannot wait here; only topics of foreign adapters are changed on one.
+        timeout_s = self._catalog.wait_s if is_blocking() else 0
+        if not self._changed.wait_for(lambda: name not in self._claims, timeout_s):
+            raise TimedOut(f"another change of topic {name!r} is under way; try again")
+
+    def _check_room(self, name: str, shard_count: int, planned_count: int = 0) -> None:
+        limit = self._shard_count_max
+        if shard_count > limit:
+            raise TooManyShards(shard_count, 0, limit)
+        counts = {topic.name: topic.shard_count for topic in list(self._catalog.by_name.values())}
+        for claimed, count in self._claims.items():
+            counts[claimed] = max(count, counts.get(claimed, 0))
+        there = planned_count + sum(count for other, count in counts.items() if other != name)
+        if there + shard_count > limit:
+            raise TooManyShards(shard_count, there, limit)

@@ -1,0 +1,1 @@
+"""A Kafka client's connection: frames, requests in order, states, authentication."""

@@ -1,0 +1,1 @@
+"""What every broker needs of a network: listener, limits, memory of requests, sending."""

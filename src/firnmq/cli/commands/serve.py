@@ -1,0 +1,205 @@
+"""`firn serve`: a node for Kafka clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import signal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firnmq.cli.console import tell_when_stopped
+from firnmq.cli.program import program
+from firnmq.cli.reports import report_warning
+from firnmq.cli.target import (
+    DATA_DEFAULT,
+    chosen_directory,
+    directory_option,
+    unserved_directory,
+)
+from firnmq.interrupts import STOPPED
+
+if TYPE_CHECKING:
+    from firnmq.server.node import Node
+    from firnmq.server.settings import NodeConfig
+
+_PORT = click.IntRange(0, 65535)
+
+
+@click.command()
+@directory_option
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="FIRN_CONFIG",
+    show_envvar=True,
+    help="TOML file with the sections store, kafka, groups, topic_defaults, admin, security, log, "
+    "tiering, lake.",
+)
+@click.option("--host", default=None, help="Address for Kafka clients.  [default: 127.0.0.1]")
+@click.option(
+    "--port",
+    type=_PORT,
+    default=None,
+    help="Port for Kafka clients; 0: any free.  [default: 9092]",
+)
+@click.option(
+    "--advertised-host", default=None, help="Address that clients connect to, if not --host."
+)
+@click.option("--admin-host", default=None, help="Address for HTTP.  [default: 127.0.0.1]")
+@click.option(
+    "--admin-port",
+    type=_PORT,
+    default=None,
+    help="Port for HTTP; 0: any free.  [default: 9644, or any if --port is 0]",
+)
+@click.option("--no-admin", is_flag=True, help="No HTTP listener.")
+@click.option(
+    "--allow-insecure",
+    is_flag=True,
+    help="Listen on other addresses than loopback without TLS or authentication.",
+)
+@click.option("--log-json", is_flag=True, help="Logs as JSON, one document per line.")
+def serve(config_path: Path | None, **options: Any) -> None:
+    """Serve a data directory to Kafka clients until stopped.
+
+    Settings come from the options, then from FIRN_* variables such as FIRN_KAFKA_PORT, then from
+    the file. Stop the node with Ctrl-C or SIGTERM: requests that have begun are answered first.
+    The exit code is 130 after Ctrl-C and 0 after SIGTERM.
+    """
+    import asyncio
+    import gc
+
+    stopped = (
+        f"stopped   everything that was acknowledged is stored in {chosen_directory().resolve()}"
+    )
+    # Until the node's own handler takes over, nothing is open that would have to be closed.
+    signal.signal(signal.SIGTERM, partial(_end_at_once, stopped))
+    gc.disable()  # Imports allocate much and free little: collecting costs a third of the time.
+
+    import uvloop
+
+    from firnmq.cli.short_answers import answer_read
+    from firnmq.disk.private import private_umask
+    from firnmq.server.descriptors import raise_descriptor_limit
+    from firnmq.server.logs import configure_logs
+    from firnmq.server.node import Node
+    from firnmq.server.node import serve as run
+    from firnmq.server.settings import load_node_config
+
+    tell_when_stopped(lambda: "the node was not ready yet; everything stored before is there")
+    config = _overlaid(load_node_config(config_path), options)
+    for exposure in config.exposures():
+        report_warning(exposure)
+    configure_logs(config.log)
+    data = unserved_directory()
+    raise_descriptor_limit()
+    node = Node(data, config, answer_read)
+
+    def ready(started: Node) -> None:
+        _announce(started, data)
+        gc.freeze()  # What is there now stays, so it need not be looked at again.
+        gc.enable()
+
+    with private_umask(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        ended_by = runner.run(run(node, ready, _say_stopping))
+    _say(stopped)
+    if ended_by is signal.SIGINT:
+        click.get_current_context().exit(STOPPED)
+
+
+def _overlaid(config: NodeConfig, options: dict[str, Any]) -> NodeConfig:
+    """The configuration with what the command line says."""
+    kafka = _given(options, host="host", port="port", advertised_host="advertised_host")
+    admin = _given(options, host="admin_host", port="admin_port")
+    if options["port"] == 0:
+        admin.setdefault("port", 0)
+    if options["no_admin"]:
+        admin["enabled"] = False
+    security, log = config.security, config.log
+    if options["allow_insecure"]:
+        security = dataclasses.replace(security, allow_insecure=True)
+    if options["log_json"]:
+        log = dataclasses.replace(log, json=True)
+    return dataclasses.replace(
+        config,
+        kafka=dataclasses.replace(config.kafka, **kafka),
+        admin=dataclasses.replace(config.admin, **admin),
+        security=security,
+        log=log,
+    )
+
+
+def _given(options: dict[str, Any], **names: str) -> dict[str, Any]:
+    """Fields with the values of those options that were given."""
+    return {
+        field: options[option] for field, option in names.items() if options[option] is not None
+    }
+
+
+def _say_stopping() -> None:
+    _say("stopping  requests that have begun are answered first")
+
+
+def _end_at_once(line: str, *_: object) -> None:
+    try:
+        os.write(1, f"{line}\n".encode())
+    finally:
+        os._exit(0)
+
+
+def _say(line: str) -> None:
+    """The node may outlive the program that reads its output."""
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        pass
+
+
+def _announce(node: Node, data: Path) -> None:
+    """Says where the node is; the first line comes once Kafka clients can connect."""
+    address, config = node.broker.address, node.config
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    guards = ["TLS"] if config.security.tls_certificate is not None else []
+    guards += [f"SASL {name}" for name in config.security.sasl_mechanisms]
+    click.echo(f"kafka     {host}:{address.port}" + (f" ({', '.join(guards)})" if guards else ""))
+    if node.admin is not None:
+        click.echo(f"admin     {node.admin.url}")
+        if node.admin.token is not None:
+            click.echo(f"token     {node.admin.token.path.resolve()}")
+    click.echo(f"data      {data.resolve()}")
+    if config.tiering.url is not None:
+        click.echo(f"store     {config.tiering.url}")
+    click.echo(f"durable   {_DURABLE[config.kafka.topic_defaults.durability.value]}")
+    click.echo("try       in another terminal, in this directory:")
+    for command in _next_commands(node, data, f"{host}:{address.port}", guarded=bool(guards)):
+        click.echo(f"  {command}")
+    click.echo("stop      Ctrl-C")
+
+
+def _next_commands(node: Node, data: Path, address: str, *, guarded: bool) -> list[str]:
+    """Commands that work beside the node as they are printed."""
+    firn = program()
+    commands = []
+    if node.admin is not None:
+        target = "" if data == DATA_DEFAULT else f" --data {shlex.quote(str(data))}"
+        commands += [
+            f"{firn} topic create greetings{target}",
+            f"{firn} produce greetings hello --key ann{target}",
+            f"{firn} read greetings --key ann{target}",
+        ]
+    if not guarded:
+        commands.append(f"echo hello | kcat -P -b {address} -t greetings")
+    return commands or [f"{firn} serve --help"]
+
+
+_DURABLE = {
+    "fsync": "acknowledged means fsynced, unless a topic says otherwise",
+    "interval": "acknowledged means written; synced soon after, unless a topic says otherwise",
+    "os": "acknowledged means written; synced when the system likes, unless a topic says otherwise",
+}

@@ -1,0 +1,1 @@
+"""`firn tier cost`: the command, and the model that it evaluates."""

@@ -1,0 +1,1 @@
+"""What the `firn lake` commands share."""

@@ -1,0 +1,181 @@
+"""`firn lake sql`: one query over topics, printed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from firnmq.cli.console import activity, json_option, print_table, safe_text, tell_when_stopped
+from firnmq.cli.lake.options import (
+    MASTER_DEFAULT,
+    place_options,
+    session,
+    source_options,
+    spark_options,
+)
+from firnmq.cli.lake.running import interruptible, task_progress, watch_query
+from firnmq.errors import FirnError, InvalidArgument, TopicNotFound
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from firnmq.lake.jobs.runner import Watch
+
+_CELL_CHARS_MAX = 200
+"""Of a value in a table; with --json it is whole."""
+
+
+@click.command()
+@click.argument("query")
+@click.option("--topic", "topics", multiple=True, help="A topic of the query.  [default: found]")
+@click.option(
+    "-n",
+    "--max",
+    "limit",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="At most this many rows are printed.",
+)
+@place_options
+@spark_options
+@json_option
+def sql(
+    query: str,
+    topics: tuple[str, ...],
+    limit: int,
+    master: str,
+    spark_settings: tuple[str, ...],
+    as_json: bool,
+    **place: Any,
+) -> None:
+    """Run a query of Spark SQL over topics and print its rows.
+
+    Every topic is a table with the columns shard, offset, timestamp, key, value, headers and tags,
+    or those of its schema in place of value: what has been converted is read from Parquet, the
+    rest from the log up to this moment. What does not fit a schema is NAME__dead_letters. Names
+    with other characters than letters, digits and _ stand in backticks.
+    """
+    tell_when_stopped(lambda: "the query was given up; it changes nothing")
+    with activity("checking the query"):
+        from firnmq.lake.jobs.query import checked_topics, run_query
+        from firnmq.lake.plans.places import resolved
+    under_way: list[tuple[SparkSession, Watch]] = []
+
+    def answer() -> tuple[list[str], list[list[Any]]]:
+        """The names of the columns, and up to one row more than are printed."""
+        with session(master, ("spark.sql.shuffle.partitions=8", *spark_settings)) as spark:
+            with task_progress("query") as watch, _named_errors():
+                if watch is not None:
+                    under_way.append((spark, watch))
+                try:
+                    found = run_query(spark, query, options, chosen)
+                    collected = found.limit(limit + 1).collect()
+                finally:
+                    under_way.clear()  # Before the session stops.
+            kinds = [field.dataType for field in found.schema.fields]
+            return found.columns, [
+                [plain(value, kind) for value, kind in zip(row, kinds, strict=True)]
+                for row in collected
+            ]
+
+    def look() -> None:
+        for spark, watch in under_way:
+            watch_query(spark, watch)
+
+    with resolved(source_options(changes=False, **place)) as options:
+        with activity("checking the query"):
+            # A session of the user's own may have tables that are no topics.
+            has_others = bool(spark_settings) or master != MASTER_DEFAULT
+            chosen = checked_topics(query, options, topics or None, has_other_tables=has_others)
+        columns, rows = interruptible(answer, look)
+    if as_json:
+        for row in rows[:limit]:
+            click.echo(json.dumps(dict(zip(columns, row, strict=True))))
+    else:
+        print_table(
+            [name.upper() for name in columns],
+            [[_cell(value) for value in row] for row in rows[:limit]],
+            grouped=False,
+        )
+    if len(rows) > limit:
+        click.echo(f"there are more than {limit:,} rows; see --max", err=True)
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    """What is wrong with the query, in Spark's words but without its plans and stacks."""
+    from pyspark.errors import PySparkException
+
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # It would say the same as JSON.
+    try:
+        yield
+    except PySparkException as error:
+        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            raise no_such_topic(error.getMessageParameters() or {}) from error
+        raise InvalidArgument("query", spark_reason(str(error))) from error
+
+
+def no_such_topic(parameters: Mapping[str, str]) -> FirnError:
+    """Of a name that Spark does not know, as it quotes it: `a`.`b` where the query has a.b."""
+    name = parameters.get("relationName", "").replace("`.`", ".").strip("`")
+    if "." not in name:
+        return TopicNotFound(name)
+    return InvalidArgument(
+        "query", f"has no table {name}; a topic's name with a dot stands in backticks: `{name}`"
+    )
+
+
+def spark_reason(text: str) -> str:
+    """The part of Spark's message that is for the author of the query."""
+    if "Traceback (most recent call last)" in text:
+        ours = re.findall(r"^(?:pyspark|firnmq)\.[\w.]+: (.+)$", text, re.MULTILINE)
+        if ours:
+            return str(ours[-1])
+    return text.partition(";\n")[0].strip()
+
+
+def plain(value: Any, kind: Any) -> Any:
+    """A value of a Spark type as JSON can say it. Bytes are text where they can be; a moment is in
+    UTC and says so, a timestamp without a zone has none."""
+    from datetime import UTC, date, datetime
+    from decimal import Decimal
+
+    from pyspark.sql.types import TimestampType
+
+    if isinstance(value, bytes | bytearray):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return bytes(value).hex()
+    if isinstance(value, tuple):  # A Row.
+        fields = zip(kind.fields, value, strict=True)
+        return {field.name: plain(each, field.dataType) for field, each in fields}
+    if isinstance(value, dict):
+        return {
+            str(plain(name, kind.keyType)): plain(each, kind.valueType)
+            for name, each in value.items()
+        }
+    if isinstance(value, list):
+        return [plain(each, kind.elementType) for each in value]
+    if isinstance(value, datetime) and isinstance(kind, TimestampType):
+        # Spark gives moments in the local time of this machine, without a zone.
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def _cell(value: Any) -> object:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value)
+    return safe_text(text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…")

@@ -1,0 +1,1 @@
+"""Several nodes as one: replication of segments, and what decides about it."""

@@ -1,0 +1,1 @@
+"""A segment on one node: fetching, fences, tail copies, truncation to the sealed end."""

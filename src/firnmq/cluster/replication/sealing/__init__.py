@@ -1,0 +1,1 @@
+"""The controller: fences segments whose leader is lost, and seals them."""

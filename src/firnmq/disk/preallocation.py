@@ -1,0 +1,64 @@
+"""Preallocation: zeros written ahead of small durable appends, behind the last batch of a file.
+
+Without it, each append makes the file longer, and the file system writes its own metadata before
+the append is durable.
+"""
+
+from __future__ import annotations
+
+from firnmq.disk.files import BLANK_BYTES_MAX, FileCache
+
+PREALLOCATION_BYTES_MIN = 32 * 1024
+"""Half of a file's length is preallocated, so a file of less than twice this gets nothing."""
+SMALL_APPEND_BYTES = 32 * 1024
+"""Up to this size, file system metadata is most of the cost of a durable append."""
+
+
+class Preallocation:
+    """The preallocation of one file, whose owner passes the end of its content."""
+
+    __slots__ = ("_end", "_files", "_path")
+
+    def __init__(self, files: FileCache, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._end = 0
+        """End of the allocated blocks; below the end of the content without preallocation."""
+
+    def extend(self, position: int) -> bool:
+        """Preallocates behind the end of the content if little is left; returns whether it did."""
+        size = _wanted_bytes(position)
+        if size == 0 or self._end - position >= _least_left(size):
+            return False
+        start = max(self._end, position)
+        self._end = start + size  # A failed write may have extended the file up to here.
+        self._files.write_ahead(self._path, start, size)
+        return True
+
+    def release(self, position: int) -> None:
+        """Truncates the file at the position; durable with the next sync."""
+        if self._end > position:
+            self._files.truncate(self._path, position, durable=False)
+            self._end = 0
+
+    def forget(self) -> None:
+        """The file was truncated."""
+        self._end = 0
+
+
+def may_be_preallocated(position: int, size: int) -> bool:
+    """Whether this many zeros behind the end of the content can be a preallocation.
+
+    Only if appends are synced: otherwise zeros are records that a power failure destroyed.
+    """
+    wanted = _wanted_bytes(position)
+    return 0 < size <= wanted + _least_left(wanted)
+
+
+def _wanted_bytes(position: int) -> int:
+    size = min(BLANK_BYTES_MAX, position // 2)
+    return size if size >= PREALLOCATION_BYTES_MIN else 0
+
+
+def _least_left(size: int) -> int:
+    return size // 4

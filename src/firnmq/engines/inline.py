@@ -1,0 +1,126 @@
+"""Inline appends: one batch, written by the event loop that received it while the worker is idle.
+
+Two changes of thread take longer than a small write into the page cache, and most of what a turn
+does is for cases that one such batch is not: many requests, index entries, rolls, syncs. Where none
+of them applies, `InlineAppends` numbers the batch, writes it and shows it. Everything else is left
+to a turn; `InlineAppends` decides that before it changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+from firnmq.config import Durability
+from firnmq.disk import Lane, Notice, Settlement
+from firnmq.disk.files import Buffer
+from firnmq.engines.api import Appended
+from firnmq.engines.shardlog import Append, ShardLog
+from firnmq.engines.shardlog.append import PreparedBatch
+from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.rolling.steps import is_old
+from firnmq.engines.shardlog.view import View
+from firnmq.errors import FirnError
+from firnmq.index import RECORDS_PER_POINT
+from firnmq.record import patch_base
+
+
+class BatchWatcher(Notice[None]):
+    """Waits for a log to grow; may be shown the batch that made it grow instead of being woken."""
+
+    __slots__ = ()
+
+    def appended(self, base_offset: int, batch: memoryview, view: View) -> None:
+        """Called on the event loop in place of `settled`. The view is the log's, with the batch at
+        its end."""
+        raise NotImplementedError
+
+
+class InlineAppends:
+    """Those of one event loop. Submit, answer the client, then `wake` the readers that wait for the
+    log: the acknowledgement does not wait for them."""
+
+    __slots__ = ("_changed", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._changed: list[tuple[ShardLog, int, Buffer, View]] = []
+        """Logs that have grown, each with the batch that was appended; or that have failed, with an
+        empty one."""
+
+    def append(self, request: Append, lane: Lane[Append]) -> bool:
+        """Appends the request's batch and completes its ticket; False if it needs a turn, and then
+        nothing has changed. The caller has reserved space for it in the lane."""
+        log, batch, ticket = request.log, request.batch, request.ticket
+        if batch is None or not isinstance(ticket, Notice) or not log.lock.acquire(False):
+            return False
+        began_s = monotonic()
+        try:
+            if not (_is_plain(log, batch) and lane.may_append_inline()):
+                return False
+            appended = self._append(log, batch)
+        except FirnError as refusal:
+            ticket.expire(refusal)
+        else:
+            ticket.settle_with(appended)
+        finally:
+            log.lock.release()
+        lane.appended_inline(request.size_bytes, monotonic() - began_s)
+        return True
+
+    def _append(self, log: ShardLog, batch: PreparedBatch) -> Appended:
+        """A refusal of the producer's batch leaves the log as it is; a failed write closes it."""
+        tail, header, data = log.tail, batch.header, batch.data
+        if header.producer_id >= 0:
+            stored = log.producers.check(header)
+            if stored is not None:
+                return Appended(stored.base_offset, stored.last_offset + 1)
+        base_offset, position = tail.next_offset, tail.position
+        patch_base(data, 0, base_offset, log.spec.epoch)
+        try:
+            tail.segment.bytes.append((data,), position, log.rows, durable=False)
+        except STORAGE_ERRORS as error:
+            self._changed.append((log, base_offset, b"", log.view))
+            raise log.fail(error) from error
+        log.take_written(batch, base_offset)
+        self._changed.append((log, base_offset, data, log.view))
+        return Appended(base_offset, base_offset + batch.record_count)
+
+    def wake(self) -> None:
+        """Wakes the readers that wait for logs that have changed since the last call."""
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, []
+        others = Settlement()
+        for log, base_offset, data, view in changed:
+            for watcher in log.watchers.take():
+                if data and isinstance(watcher, BatchWatcher) and watcher.is_of(self.loop):
+                    watcher.appended(base_offset, memoryview(data), view)
+                else:
+                    others.resolve(watcher, None)
+        others.deliver_from(self.loop)
+
+
+def _is_plain(log: ShardLog, batch: PreparedBatch) -> bool:
+    """Whether appending the batch is a write into the page cache and nothing else: no sync, no new
+    file, nothing for the index. The lock is held."""
+    tail, config = log.tail, log.spec.config
+    position = tail.position
+    end = position + len(batch.data)
+    return (
+        config.durability is Durability.OS
+        and log.replication is None  # Else nothing is acknowledged at once.
+        and log.is_left_to_system  # Else nothing would sync it later.
+        and log.synced is log.stored  # Else the index has to be told how far it is synced.
+        and log.refusal is None
+        and not log.rolling.is_frozen
+        and not log.parked
+        and position > 0
+        and end <= config.segment_bytes
+        and end < log.known.next_border_position
+        and tail.builder.records_since_point < RECORDS_PER_POINT
+        and batch.terms is None
+        and not batch.header.is_control
+        and tail.segment.bytes.is_file
+        and not is_old(log)
+    )

@@ -1,0 +1,165 @@
+"""Performs rolls outside of turns: syncs and metadata transactions hold up the rolling log alone.
+
+The log's lock is held for each step of the machine and for what changes the log, and never while a
+disk or the metadata is waited for.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from time import monotonic
+
+from firnmq.disk import Ticket, run_blocking
+from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
+from firnmq.engines.shardlog.rolling import steps
+from firnmq.engines.shardlog.rolling.machine import (
+    Action,
+    AskDriver,
+    AwaitShown,
+    Begun,
+    CloseLog,
+    Decide,
+    Decided,
+    Event,
+    Failed,
+    Install,
+    RollMachine,
+    Shown,
+    Sync,
+    Synced,
+    Thaw,
+    Wanted,
+)
+from firnmq.engines.shardlog.rolling.state import RollState
+from firnmq.errors import Closed, FirnError, TimedOut
+from firnmq.eventlog import EventLogger
+
+ROLL_THREADS = 4
+"""Rolls under way at the same time, besides those that callers ask for and wait for. Each is mostly
+waiting for a sync or for the metadata."""
+
+_log = EventLogger("engine")
+
+
+class RollDriver:
+    """Rolls the logs of a store. Safe with threads."""
+
+    def __init__(self, threads: Executor | None = None) -> None:
+        self._threads = threads or ThreadPoolExecutor(ROLL_THREADS, thread_name_prefix="firn-roll")
+
+    def want(self, log: ShardLog) -> None:
+        """Has a thread roll the log, unless one is about to. The lock is held."""
+        for action in log.rolling.handle(Wanted(), monotonic()):
+            assert isinstance(action, AskDriver)
+            self._threads.submit(self._roll_wanted, log)
+
+    def roll(self, log: ShardLog) -> None:
+        """Rolls the log in the calling thread; an empty segment stays. Closed logs raise."""
+        with steps.unrolled(log):
+            if log.refusal is not None:
+                raise log.refusal
+            if log.tail.position == 0:
+                return
+            action = _begin(log)
+        self._perform(log, action)
+
+    def close(self) -> None:
+        """Finishes the rolls that are wanted or under way."""
+        self._threads.shutdown()
+
+    def _roll_wanted(self, log: ShardLog) -> None:
+        try:
+            with log.lock:
+                if log.rolling.state is not RollState.WANTED:
+                    return  # A caller has rolled it, or the log was closed.
+                action = _begin(log)
+            self._perform(log, action)
+        except (FirnError, OSError) as error:
+            _log.warning("roll_failed", shard=log.spec.name, error=str(error))
+
+    def _perform(self, log: ShardLog, action: Action) -> None:
+        """Performs a roll that has begun. Raises what has kept it from happening, when the log was
+        closed or takes appends again."""
+        seal: steps.Seal | None = None
+        while True:
+            event: Event
+            try:
+                match action:
+                    case AwaitShown():
+                        event = run_blocking(_await_shown(log, action))
+                    case Sync():
+                        steps.sync(log)
+                        event = Synced()
+                    case Decide():
+                        with log.lock:
+                            seal = steps.seal_of(log)
+                        steps.decide(log, seal)
+                        event = Decided()
+                    case _:
+                        raise AssertionError(f"{action} is not for a roll under way")
+            except STORAGE_ERRORS as error:
+                event = Failed(error=error)
+            except Exception as defect:  # Supervisor: the log must not stay frozen.
+                _log.error("roll_failed", shard=log.spec.name, error=repr(defect))
+                event = Failed(error=defect)
+            with log.lock:
+                following = log.rolling.handle(event, monotonic())
+                if following and isinstance(following[0], AwaitShown | Sync | Decide):
+                    (action,) = following
+                    continue
+                try:
+                    _end(log, following, seal)
+                finally:
+                    steps.end_roll(log)
+                return
+
+
+def _begin(log: ShardLog) -> Action:
+    """Freezes the log. The lock is held."""
+    event = Begun(end_offset=log.tail.next_offset, shown_offset=log.view.end_offset)
+    (action,) = log.rolling.handle(event, monotonic())
+    return action
+
+
+def _end(log: ShardLog, actions: list[Action], seal: steps.Seal | None) -> None:
+    """Performs what a roll ends with; raises unless the log was rolled. The lock is held since the
+    machine's last step: an append must not come between the two."""
+    match actions:
+        case [Install()]:
+            assert seal is not None
+            try:
+                steps.install(log, seal)
+            except STORAGE_ERRORS as error:
+                raise log.fail(error) from error
+        case [Thaw()]:
+            raise TimedOut(f"{log.spec.name} was not rolled: its replicas are behind")
+        case [CloseLog(error=error)]:
+            raise log.fail(error) from error
+        case _:  # The log was closed in the meantime.
+            raise log.refusal or Closed("the log is closed")
+
+
+async def _await_shown(log: ShardLog, action: AwaitShown) -> Shown:
+    ticket: Ticket[None] = Ticket()
+    if log.watch(ticket, action.offset - 1):
+        with suppress(TimeoutError):
+            await ticket.within(action.deadline_s)
+        log.watchers.remove(ticket)
+    return Shown(shown_offset=log.view.end_offset)
+
+
+def roll_in_memory(log: ShardLog) -> None:
+    """Rolls a log whose rolls are not in the metadata: nothing is waited for. The lock is held."""
+    log.show_all_pending()
+    try:
+        _begin(log)
+        steps.commit(log)
+        log.rolling.handle(Synced(), 0.0)
+        seal = steps.seal_of(log)
+        steps.decide(log, seal)
+        log.rolling.handle(Decided(), 0.0)
+        steps.install(log, seal)
+    except BaseException:
+        log.rolling = RollMachine()  # The log is as it was.
+        raise

@@ -1,0 +1,102 @@
+"""What a roll does to its log, one function for each action of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from firnmq.engines.segments import Segment, SegmentMeta
+from firnmq.engines.shardlog.tail import Tail
+
+if TYPE_CHECKING:
+    from firnmq.engines.shardlog.log import ShardLog
+
+
+class Seal(NamedTuple):
+    """What the metadata transaction of a roll changes."""
+
+    sealed: SegmentMeta
+    active: SegmentMeta
+    producers: tuple[tuple[int, bytes], ...]
+    """What is known of them where the sealed segment ends."""
+
+
+def is_old(log: ShardLog) -> bool:
+    """Whether the active segment is to be sealed because of its age."""
+    config, first_ms = log.spec.config, log.tail.first_append_ms
+    if first_ms is None:
+        return False
+    age_ms = log.backend.clock.age_ms(first_ms)
+    if config.segment_ms is not None and age_ms >= config.segment_ms:
+        return True
+    limit_ms = config.max_compaction_lag_ms
+    return limit_ms is not None and config.compacts and age_ms >= limit_ms
+
+
+def sync(log: ShardLog) -> None:
+    """Makes a frozen segment durable, and its index entries known. The lock is free while the
+    device works."""
+    with log.lock:
+        log.release_preallocation()
+    log.tail.segment.bytes.sync()
+    with log.lock:
+        commit(log)
+
+
+def commit(log: ShardLog) -> None:
+    """Notes that all of the segment is synced. The lock is held."""
+    log.note_synced(log.tail_checkpoint())
+    log.commit_checkpoint()
+
+
+def seal_of(log: ShardLog) -> Seal:
+    """What the segment becomes, and the next one. The lock is held."""
+    tail, now_ms = log.tail, log.backend.clock.now_ms()
+    sealed = tail.segment.meta.become_sealed(
+        end_offset=tail.next_offset,
+        length=tail.position,
+        crc=tail.crc,
+        max_timestamp=tail.builder.max_timestamp,
+        now_ms=now_ms,
+        first_expiry_ms=tail.builder.first_expiry_ms,
+        transactions=log.producers.open_transactions(),
+    )
+    active = SegmentMeta(seq=sealed.seq + 1, base_offset=tail.next_offset, created_ms=now_ms)
+    return Seal(sealed, active, tuple(log.producers.snapshot()))
+
+
+def decide(log: ShardLog, seal: Seal) -> None:
+    """Seals the segment and opens the next one: one durable change of the metadata."""
+    log.backend.state.roll(log.spec.uid, seal.sealed, seal.active, seal.producers)
+
+
+def install(log: ShardLog, seal: Seal) -> None:
+    """Shows what the metadata has. The lock is held."""
+    tail = log.tail
+    old = Segment(seal.sealed, tail.segment.bytes, tail.segment.index)
+    new = log.open_segment(seal.active)
+    log.segments = (*log.segments[:-1], old, new)
+    log.restart(Tail(new, next_offset=seal.active.base_offset))
+
+
+@contextmanager
+def unrolled(log: ShardLog) -> Iterator[None]:
+    """The log's lock, while no roll is under way: for changes that must not meet one."""
+    with log.lock:
+        wait_for_roll(log)
+        yield
+
+
+def wait_for_roll(log: ShardLog) -> None:
+    """Waits for the end of a roll that is under way. The lock is held; waiting releases it."""
+    while log.rolling.is_under_way:
+        log.roll_ended.wait()
+
+
+def end_roll(log: ShardLog) -> None:
+    """Wakes threads that wait for the end of a roll, and has parked appends stored. The lock is
+    held, so that no other append comes first."""
+    log.roll_ended.notify_all()
+    if log.parked:
+        log.parked.resume()

@@ -1,0 +1,55 @@
+"""Ctrl-C while a command starts and while its process ends: one line and exit code 130.
+
+The launcher starts Python with SIGINT blocked, and `end_on_interrupt` lets it through: a Ctrl-C in
+between is not lost and ends the process there. Imports little, since it comes before all else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+STOPPED = 130
+"""Exit code after Ctrl-C, like that of a program that the signal ends."""
+
+
+def end_on_interrupt() -> None:
+    """From here on Ctrl-C ends the process, unless it was started with Ctrl-C ignored."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _end)
+        # The interpreter takes its handlers away before it ends.
+        atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def raising_interrupts() -> Iterator[None]:
+    """Within it Ctrl-C raises KeyboardInterrupt; afterwards it ends the process again."""
+    if signal.getsignal(signal.SIGINT) is not _end:
+        yield  # Another program called the command.
+        return
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _end)
+
+
+def stopped_text(done: str | None = None) -> str:
+    """The line after Ctrl-C."""
+    return on_new_line("stopped\n" if done is None else f"stopped: {done}\n")
+
+
+def on_new_line(text: str) -> str:
+    """On a terminal the text begins a new line, after `^C` or half a record."""
+    return f"\n{text}" if os.isatty(2) else text
+
+
+def _end(*_: object) -> None:
+    try:
+        os.write(2, stopped_text().encode())
+    finally:
+        os._exit(STOPPED)

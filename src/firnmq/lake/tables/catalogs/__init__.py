@@ -1,0 +1,1 @@
+"""Where Iceberg tables are registered: SQLite and REST catalogs, metadata files."""

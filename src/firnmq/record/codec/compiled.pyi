@@ -1,0 +1,1 @@
+from firnmq.record.codec.interpreted import *  # noqa: F403

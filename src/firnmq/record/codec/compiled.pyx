@@ -1,0 +1,15 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""All modules of the codec as one unit, each after those whose names it uses."""
+
+include "constants.py"
+include "memory.py"
+include "headers.py"
+include "crc.py"
+include "fields.py"
+include "judging.py"
+include "strings.py"
+include "plan.py"
+include "rows.py"
+include "decoding.py"
+include "collecting.py"
+include "encoding.py"

@@ -1,0 +1,1 @@
+"""What every HTTP request passes before an endpoint: socket, connection, limits, guard, token."""

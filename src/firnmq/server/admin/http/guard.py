@@ -1,0 +1,79 @@
+"""Accepts or refuses HTTP requests by their headers, before anything else is done.
+
+The listener is often local and without a token, and web pages in the operator's browser can send
+requests to it. A request of a page is recognised by its Origin, by a Host that is not the
+listener's, or by a body that is not JSON.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from firnmq.config import AdminConfig, is_loopback, parsed_address
+from firnmq.server.admin.errors import Refused
+
+JSON: Final = "application/json"
+_CHANGES: Final = ("POST", "PUT", "PATCH")
+_HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:/@?#\s]+))(?::[0-9]*)?")
+"""An address in brackets or a host, and a port."""
+
+
+class AccessGuard:
+    """The rules of one listener. `token` is required of requests, if it is set."""
+
+    def __init__(self, config: AdminConfig, token: bytes | None) -> None:
+        self._token = token
+        self._is_local = is_loopback(config.host)
+        self._names = {name.lower() for name in (config.host, *config.host_names)}
+
+    def check(
+        self,
+        method: str,
+        headers: Iterable[tuple[str, str]],
+        *,
+        http_version: str = "1.1",
+        needs_token: bool,
+    ) -> None:
+        """Raises Refused. The headers are all that were sent; their names are in lower case."""
+        found: dict[str, list[str]] = {}
+        for name, value in headers:
+            found.setdefault(name, []).append(value)
+        hosts = found.get("host", [""])
+        host = hosts[0]
+        if len(hosts) > 1 or (not host and http_version != "1.0"):
+            raise Refused(400, "a request needs one Host header that is not empty")
+        if not self._is_called(host):
+            raise Refused(
+                421,
+                f"this listener is not called {host!r}; use its address, or let admin.host_names "
+                "have the name",
+            )
+        for origin in found.get("origin", ()):
+            if not host or origin.lower() != f"http://{host}".lower():
+                raise Refused(403, f"pages of {origin!r} may not use this listener")
+        if method in _CHANGES:
+            kind = found.get("content-type", [""])[0].partition(";")[0].strip()
+            if kind != JSON:
+                raise Refused(415, f"send {JSON}")
+        if needs_token and self._token is not None:
+            given = found.get("authorization", [""])[0].removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self._token):
+                raise Refused(401, "the bearer token is missing or wrong")
+
+    def _is_called(self, host_header: str) -> bool:
+        """Whether the listener accepts this host. Any address is accepted, since only a name can be
+        rebound. With a token any name is accepted, since a page does not know the token."""
+        if not host_header:
+            return True  # HTTP/1.0; every browser sends one.
+        match = _HOST.fullmatch(host_header)
+        if match is None:
+            return False
+        host = (match[1] or match[2]).lower()
+        if host in self._names or is_loopback(host):
+            return True
+        if self._is_local:
+            return False
+        return self._token is not None or parsed_address(host) is not None

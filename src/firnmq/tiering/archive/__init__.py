@@ -1,0 +1,1 @@
+"""What the store says of a whole cluster: manifests, recovery, scrubbing, checks, cost."""

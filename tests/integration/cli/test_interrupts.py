@@ -1,0 +1,117 @@
+"""Ctrl-C before a command has begun, and after it has ended: one line and exit code 130."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+TIMEOUT_S = 60
+FIRN = Path(sys.executable).with_name("firn")
+SIGNAL = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+def _interrupted() -> None:
+    """Ctrl-C comes before the program's first instruction, and waits as in the launcher."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_while_python_starts() -> None:
+    for program in ([sys.executable, "-m", "firnmq"], [str(FIRN)]):
+        done = subprocess.run(
+            [*program, "tier", "cost"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            preexec_fn=_interrupted,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    head = "import atexit, os, signal; from firnmq.interrupts import *\n"
+    return subprocess.run(
+        [sys.executable, "-c", head + code],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def test_before_and_after_the_work() -> None:
+    for code in (
+        f"end_on_interrupt(); {SIGNAL}; print('not reached')",
+        f"end_on_interrupt()\nwith raising_interrupts(): pass\n{SIGNAL}",
+        f"end_on_interrupt(); atexit.register(lambda: {SIGNAL})",
+    ):
+        done = _run(code)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n"), code
+
+
+def test_within_the_work_it_is_an_exception() -> None:
+    code = (
+        "end_on_interrupt()\ntry:\n with raising_interrupts(): "
+        f"{SIGNAL}\nexcept KeyboardInterrupt: print('raised')"
+    )
+    assert _run(code).stdout == "raised\n"
+
+
+def test_while_the_interpreter_ends_the_result_stays() -> None:
+    done = _run(f"atexit.register(lambda: {SIGNAL}); end_on_interrupt(); print('done')")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_job_in_the_background_ignores_it() -> None:
+    done = _run(f"signal.signal(signal.SIGINT, signal.SIG_IGN); end_on_interrupt(); {SIGNAL}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_on_a_terminal_the_line_begins_a_new_one() -> None:
+    ours, terminal = pty.openpty()
+    code = f"from firnmq.interrupts import *; end_on_interrupt(); import os, signal; {SIGNAL}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stderr=terminal,
+        timeout=TIMEOUT_S,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (done.returncode, os.read(ours, 100)) == (130, b"\r\nstopped\r\n")
+    os.close(ours)
+    os.close(terminal)
+
+
+def test_a_question_on_an_empty_input_is_not_a_ctrl_c(tmp_path: Path) -> None:
+    where = ("--data", str(tmp_path / "data"))
+    subprocess.run([FIRN, "topic", "create", "t", *where], check=True, timeout=TIMEOUT_S)
+    refused = subprocess.run(
+        [FIRN, "topic", "delete", "t", *where],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert refused.returncode == 1
+    assert "not confirmed" in refused.stderr
+    assert "--yes does not ask" in refused.stderr
+
+
+def test_a_node_that_is_terminated_while_it_starts_ends_like_later(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; import firnmq.server.settings as settings; "
+        "settings.load_node_config = lambda _: os.kill(os.getpid(), signal.SIGTERM); "
+        "from firnmq.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve", "--data", str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    stored = f"stopped   everything that was acknowledged is stored in {tmp_path / 'data'}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, stored, "")
