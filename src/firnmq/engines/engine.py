@@ -47,7 +47,12 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
 from firnmq.engines.shardlog.deletions import delete_key, delete_offsets
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
-from firnmq.engines.shardlog.rolling.steps import is_old, unrolled, wait_for_roll
+from firnmq.engines.shardlog.rolling.steps import (
+    is_old,
+    unrolled,
+    wait_for_roll,
+    wait_until_idle,
+)
 from firnmq.engines.shardlog.survey import status_of
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.state import ShardSpec, ShardState
@@ -554,6 +559,13 @@ class LogEngine:
     def log(self, shard: str) -> ShardLog:
         """The shard's log, for tools that check it from inside."""
         return self._log(shard)
+
+    def wait_for_roll(self, shard: str) -> None:
+        """Waits until no roll of the shard is wanted or under way."""
+        log = self._logs.get(shard)
+        if log is not None:
+            with log.lock:
+                wait_until_idle(log)
 
     def shown_length(self, shard: str) -> int | None:
         """Bytes of the active segment below the high watermark; None if all are, or if the shard is

@@ -2,7 +2,8 @@
 
 Nothing is repaired and nothing is opened for use, so that a damaged tail is seen as it is and not
 as recovery would leave it. Bytes come straight from where a segment keeps them, index entries
-straight from the key-value store. The shard must not be written to during the check.
+straight from the key-value store. The shard must not be written to during the check; a
+roll that the last append has asked for is waited for.
 
 At most one batch and `ENTRIES_PER_PASS` index entries are in memory at a time.
 """
@@ -49,10 +50,12 @@ class Verifier:
         layouts: Mapping[str, ByteLayout],
         directory: Path,
         memory_log: Callable[[str], ShardLog],
+        wait_for_roll: Callable[[ShardSpec], None],
         shown_length: Callable[[ShardSpec], int | None],
     ) -> None:
         """`layouts` by storage type; `directory` holds the segment files of all shards;
         `memory_log` gives the log of a memory shard, which is nowhere but in the process;
+        `wait_for_roll` returns when no roll of a shard is wanted or under way;
         `shown_length` gives the bytes of a shard's active segment below the high watermark, None if
         all of them are."""
         self._kv = kv
@@ -60,6 +63,7 @@ class Verifier:
         self._layouts = layouts
         self._directory = directory
         self._memory_log = memory_log
+        self._wait_for_roll = wait_for_roll
         self._shown_length = shown_length
 
     def verify(
@@ -79,6 +83,7 @@ class Verifier:
             notes.add(FindingKind.CHAIN, "the topic has this shard, the store has not", "metadata")
             return notes.verification(0)
         spec = specs[shard]
+        self._wait_for_roll(spec)
         try:
             segments = self._segments(spec)
             known = {meta.place: meta for meta in self._state.chain(spec.uid)}

@@ -250,6 +250,7 @@ class LocalStore:
             layouts=layouts,
             directory=path / SEGMENT_DIRECTORY,
             memory_log=memory.log,
+            wait_for_roll=self._wait_for_roll,
             shown_length=self._shown_length,
         )
         self._open_manager(opened, cache_offsets=cache_offsets)
@@ -278,6 +279,9 @@ class LocalStore:
     def _fail_pending(self) -> None:
         for engine in self._log_engines.values():
             engine.fail_pending()
+
+    def _wait_for_roll(self, spec: ShardSpec) -> None:
+        self._log_engines[spec.config.storage_type].wait_for_roll(spec.name)
 
     def _shown_length(self, spec: ShardSpec) -> int | None:
         return self._log_engines[spec.config.storage_type].shown_length(spec.name)

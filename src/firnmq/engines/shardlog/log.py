@@ -386,10 +386,11 @@ class ShardLog(HighWatermark):
 
     def refuse(self, refusal: FirnError) -> None:
         """Lets nothing be appended any more, and fails what waits for the high watermark or for the
-        next segment. A driver that is at work is not waited for."""
+        next segment. A driver that is at work is not waited for. The lock is held."""
         self.refusal = refusal
         self.drop_pending(refusal)
         self.rolling.handle(LogClosed(), 0.0)
+        self.roll_ended.notify_all()  # A roll that was only wanted will not come.
         self.parked.fail(refusal)
         if self.rolling.is_under_way:  # Its driver may be waiting for the high watermark.
             settlement = Settlement()

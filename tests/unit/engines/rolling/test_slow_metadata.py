@@ -69,6 +69,14 @@ class Bench:
         with log.lock:
             assert log.roll_ended.wait_for(lambda: log.rolling.state in states, WAIT_S)
 
+    def wait_until_waited_for(self, shard: str) -> None:
+        """Returns once a thread waits for the end of the shard's roll."""
+        log = self.log(shard)
+        deadline_s = time.monotonic() + WAIT_S
+        while not log.roll_ended._waiters:
+            assert time.monotonic() < deadline_s
+            self.append("other", -1)
+
     def wait_until_parked(self, shard: str, count: int) -> None:
         deadline_s = time.monotonic() + WAIT_S
         while len(self.log(shard).parked) < count:
@@ -288,6 +296,43 @@ def test_an_explicit_roll_takes_over_one_that_is_only_wanted(bench: Bench) -> No
         bench.wait_for(shard, RollState.IDLE)
         assert len(bench.log(shard).segments) == 2
     assert bench.numbers("rolling") == list(range(count))
+
+
+def test_a_check_waits_for_a_roll_that_is_wanted_or_under_way(bench: Bench) -> None:
+    """A check that reads the chain before a roll and the shard's record after it finds a fault that
+    is not there."""
+    verify = bench.store.verifier.verify
+    busy = [bench.shard(f"busy{number}") for number in range(4)]  # As many as there are threads.
+    bench.meta.hold()
+    for shard in busy:
+        bench.fill(shard)
+    bench.meta.wait_until_held(4)
+    count = bench.fill("rolling")
+    checks = [bench.threads.submit(verify, shard) for shard in (busy[0], "rolling")]
+    bench.wait_until_waited_for(busy[0])
+    bench.wait_until_waited_for("rolling")
+    assert bench.log("rolling").rolling.state is RollState.WANTED
+    bench.meta.release()
+    under_way, wanted = [check.result(WAIT_S) for check in checks]
+    assert (under_way.findings, under_way.segment_count) == ((), 2)
+    assert (wanted.findings, wanted.segment_count) == ((), 2)
+    assert wanted.record_count == count
+
+
+def test_a_log_that_closes_ends_the_wait_for_its_roll(bench: Bench) -> None:
+    busy = [bench.shard(f"busy{number}") for number in range(4)]
+    bench.meta.hold()
+    for shard in busy:
+        bench.fill(shard)
+    bench.meta.wait_until_held(4)
+    bench.fill("rolling")
+    waiting = bench.threads.submit(bench.engine.wait_for_roll, "rolling")
+    bench.wait_until_waited_for("rolling")
+    log = bench.log("rolling")
+    with log.lock:
+        log.fail(OSError("a failed sync"))
+    waiting.result(WAIT_S)
+    bench.meta.release()
 
 
 def test_inline_appends_do_not_overtake_parked_ones(tmp_path: Path) -> None:

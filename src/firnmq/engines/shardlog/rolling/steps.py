@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from firnmq.engines.segments import Segment, SegmentMeta
+from firnmq.engines.shardlog.rolling.state import RollState
 from firnmq.engines.shardlog.tail import Tail
 
 if TYPE_CHECKING:
@@ -91,6 +92,12 @@ def unrolled(log: ShardLog) -> Iterator[None]:
 def wait_for_roll(log: ShardLog) -> None:
     """Waits for the end of a roll that is under way. The lock is held; waiting releases it."""
     while log.rolling.is_under_way:
+        log.roll_ended.wait()
+
+
+def wait_until_idle(log: ShardLog) -> None:
+    """Waits for a roll that is wanted or under way. The lock is held; waiting releases it."""
+    while log.rolling.is_under_way or log.rolling.state is RollState.WANTED:
         log.roll_ended.wait()
 
 
