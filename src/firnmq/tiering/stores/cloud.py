@@ -61,7 +61,11 @@ _REASON = re.compile(r"<Code>(?P<code>[^<]*)</Code>\s*<Message>(?P<message>[^<]*
 _HTTP_TROUBLE = re.compile(r"HttpError \{\s*kind: (?P<kind>\w+),")
 _RETRIES = re.compile(r"after (\d+) retries")
 _OS_MESSAGE = re.compile(r'message: "([^"]*)"')
-"""Parts of obstore's debug text; without them an error message is less specific."""
+_ROLE_REQUEST = re.compile(
+    r"Error performing [A-Z]+ \S+/(?:latest/(?:api/token|meta-data)|computeMetadata/)"
+)
+"""Parts of obstore's text; without them an error message is less specific. The last is a request
+for the credentials of the machine's role, which obstore makes only if it was given no others."""
 _TRY_AGAIN_STATUS = {408, 409, 425, 429}
 """Refusals that may be retried; the others from 300 to 499 may not."""
 
@@ -305,6 +309,10 @@ class CloudStore:
     def _failure(
         self, key: str, operation: str, status: int | None, error: Exception
     ) -> StoreError:
+        is_refused = status is not None and 300 <= status < 500 and status not in _TRY_AGAIN_STATUS
+        if _ROLE_REQUEST.search(str(error)) is not None:
+            kind = StoreDenied if is_refused else StoreUnavailable
+            return kind(self.url, _NO_CREDENTIALS[self.url.partition(":")[0]], key=key)
         if status is None and (reason := _HTTP_TROUBLE.search(str(error))) is not None:
             # Its first line says "error sending request", whatever happened.
             if reason["kind"] == "Timeout":
@@ -320,7 +328,6 @@ class CloudStore:
             what = "cannot be reached" if reason["kind"] == "Connect" else "the connection broke"
             why = what if cause is None else f"{what}: {cause[1]}"
             return StoreUnavailable(self.url, f"{operation}: {why}", key=key)
-        is_refused = status is not None and 300 <= status < 500 and status not in _TRY_AGAIN_STATUS
         if is_refused:
             return StoreDenied(self.url, _refusal(error), key=key)
         return StoreUnavailable(self.url, _first_line(error), key=key)
@@ -444,6 +451,16 @@ def _status(error: Exception) -> int | None:
     found = _STATUS.search(str(error))
     return None if found is None else int(found.group(1))
 
+
+_NO_CREDENTIALS = {
+    "s3": "there are no credentials: set access_key and secret_key in [tiering], "
+    "FIRN_TIERING_ACCESS_KEY and FIRN_TIERING_SECRET_KEY, or AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY; this machine's role, the last resort, cannot be asked",
+    "gs": "there are no credentials: set credentials_file in [tiering], "
+    "FIRN_TIERING_CREDENTIALS_FILE or GOOGLE_APPLICATION_CREDENTIALS; this machine's service "
+    "account, the last resort, cannot be asked",
+}
+"""By scheme, what to set if neither settings nor the machine have credentials."""
 
 _REFUSALS = {
     "InvalidAccessKeyId": "the store does not know the access key: check access_key in [tiering], "
