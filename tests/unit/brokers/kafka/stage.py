@@ -22,7 +22,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     TopicProduceData,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
-from firnmq.config import Durability, TopicConfig
+from firnmq.config import Durability, StoreConfig, TopicConfig
 from firnmq.disk.files import Buffer
 from firnmq.engines import Acks
 from firnmq.record import NewRecord, crc32c, encode, parse_header
@@ -220,9 +220,16 @@ def outcome(message: Message) -> tuple[int, int]:
     return partition.error_code, partition.base_offset
 
 
-def on_stage(path: Path, act: Callable[[Stage], Awaitable[None]], **limits: int) -> None:
+def on_stage(
+    path: Path,
+    act: Callable[[Stage], Awaitable[None]],
+    *,
+    store: StoreConfig | None = None,
+    **limits: int,
+) -> None:
     async def main() -> None:
-        config = NodeConfig(kafka=KafkaConfig(port=0, **limits))  # type: ignore[arg-type]
+        kafka = KafkaConfig(port=0, **limits)  # type: ignore[arg-type]
+        config = NodeConfig(kafka=kafka) if store is None else NodeConfig(kafka=kafka, store=store)
         config = dataclasses.replace(config, admin=dataclasses.replace(config.admin, enabled=False))
         async with Node(path, config) as node:
             stage = Stage(node)

@@ -48,6 +48,7 @@ _TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 _DEFAULTS = TopicConfig().options()
 _CONFIGS_SINCE = 5
 """Version of CreateTopics from which on its answer has the options of each topic."""
+_TWICE = "the request names this topic twice"
 _TOO_MANY = f"a topic has at most {SHARDS_MAX:,} partitions"
 
 
@@ -70,7 +71,7 @@ class TopicHandler:
                     CreatableTopicResult(
                         name=topic.name,
                         error_code=ErrorCode.INVALID_REQUEST,
-                        error_message="the request names this topic twice",
+                        error_message=_TWICE,
                     )
                 )
                 continue
@@ -90,10 +91,17 @@ class TopicHandler:
         return DeleteTopicsResponse(responses=responses)
 
     async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-        results = [
-            await self._grow(topic, request.validate_only)
-            async for topic in self._turns.over(request.topics)
-        ]
+        counts = Counter(topic.name for topic in request.topics)
+        results = []
+        planned_count = 0
+        async for topic in self._turns.over(request.topics):
+            if counts[topic.name] > 1:
+                results.append(_not_grown(topic.name, ErrorCode.INVALID_REQUEST, _TWICE))
+                continue
+            result, new_count = await self._grow(topic, request.validate_only, planned_count)
+            if request.validate_only:
+                planned_count += new_count
+            results.append(result)
         return CreatePartitionsResponse(results=results)
 
     async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
@@ -201,34 +209,25 @@ class TopicHandler:
         return DeletableTopicResult(name=name, topic_id=topic_id)
 
     async def _grow(
-        self, wanted: CreatePartitionsTopic, validate_only: bool
-    ) -> CreatePartitionsTopicResult:
+        self, wanted: CreatePartitionsTopic, validate_only: bool, planned_count: int
+    ) -> tuple[CreatePartitionsTopicResult, int]:
+        """The answer, and how many partitions the topic gets; `planned_count` as for `_create`."""
         try:
             topic = self._storage.topic(wanted.name)
             if wanted.count <= topic.shard_count:
-                return CreatePartitionsTopicResult(
-                    name=wanted.name,
-                    error_code=ErrorCode.INVALID_PARTITIONS,
-                    error_message=f"there are {topic.shard_count} already; partitions never go",
-                )
+                text = f"there are {topic.shard_count} already; partitions never go"
+                return _not_grown(wanted.name, ErrorCode.INVALID_PARTITIONS, text), 0
             if wanted.count > SHARDS_MAX:
-                return CreatePartitionsTopicResult(
-                    name=wanted.name,
-                    error_code=ErrorCode.INVALID_PARTITIONS,
-                    error_message=_TOO_MANY,
-                )
-            self._storage.manager.check_room(wanted.name, wanted.count)
+                return _not_grown(wanted.name, ErrorCode.INVALID_PARTITIONS, _TOO_MANY), 0
+            self._storage.manager.check_room(wanted.name, wanted.count, planned_count)
             if not validate_only:
                 await self._storage.manager.grow_topic(wanted.name, wanted.count)
         except FirnError as error:
             # Another client may have made as many partitions since the check.
             is_count = isinstance(error, InvalidArgument)
-            return CreatePartitionsTopicResult(
-                name=wanted.name,
-                error_code=ErrorCode.INVALID_PARTITIONS if is_count else code_of(error),
-                error_message=str(error),
-            )
-        return CreatePartitionsTopicResult(name=wanted.name)
+            code = ErrorCode.INVALID_PARTITIONS if is_count else code_of(error)
+            return _not_grown(wanted.name, code, str(error)), 0
+        return CreatePartitionsTopicResult(name=wanted.name), wanted.count - topic.shard_count
 
     async def _trim(
         self, name: str, wanted: DeleteRecordsPartition
@@ -256,6 +255,10 @@ class TopicHandler:
 
 def _failed(name: str, code: ErrorCode, error: FirnError) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=str(error))
+
+
+def _not_grown(name: str, code: ErrorCode, text: str) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=name, error_code=code, error_message=text)
 
 
 def _shown(config: TopicConfig) -> list[CreatableTopicConfigs]:
