@@ -1,7 +1,9 @@
-"""Ctrl-C while a command starts and while its process ends: one line and exit code 130.
+"""Ctrl-C while a command starts and while its process ends: one line and exit code 130. SIGTERM
+while a command starts: what the command makes of it.
 
-The launcher starts Python with SIGINT blocked, and `end_on_interrupt` lets it through: a Ctrl-C in
-between is not lost and ends the process there. Imports little, since it comes before all else.
+The launcher starts Python with SIGINT and SIGTERM blocked. `end_on_interrupt` lets SIGINT through: a
+Ctrl-C in between is not lost and ends the process there. SIGTERM waits until the command is known,
+and for `firn serve` until its handler is set. Imports little, since it comes before all else.
 """
 
 from __future__ import annotations
@@ -16,13 +18,30 @@ STOPPED = 130
 """Exit code after Ctrl-C, like that of a program that the signal ends."""
 
 
+_holds_termination = False
+"""SIGTERM waits for `release_termination`. False if another program called the command."""
+
+
 def end_on_interrupt() -> None:
-    """From here on Ctrl-C ends the process, unless it was started with Ctrl-C ignored."""
+    """From here on Ctrl-C ends the process, unless it was started with Ctrl-C ignored. SIGTERM
+    waits."""
+    global _holds_termination
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    _holds_termination = True
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _end)
         # The interpreter takes its handlers away before it ends.
         atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def release_termination() -> None:
+    """Lets SIGTERM through. Before it, neither a thread nor another process may be started: they
+    would inherit that it is blocked."""
+    global _holds_termination
+    if _holds_termination:
+        _holds_termination = False
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 @contextmanager

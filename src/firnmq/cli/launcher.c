@@ -22,12 +22,13 @@
 
 extern char **environ;
 
-/* With SIGINT blocked: a Ctrl-C waits until Python can say that it stopped (interrupts.py). */
+/* With SIGINT and SIGTERM blocked: they wait until Python can say that it stopped (interrupts.py). */
 static void run_python(char **argv) {
-    sigset_t interrupt;
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    sigprocmask(SIG_BLOCK, &interrupt, NULL);
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGTERM);
+    sigprocmask(SIG_BLOCK, &held, NULL);
     char path[PATH_BYTES_MAX];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - sizeof "-python");
     if (length > 0) {

@@ -24,7 +24,7 @@ from firnmq.cli.reports import (
 )
 from firnmq.cli.target import target_options
 from firnmq.errors import FirnError, InvalidArgument
-from firnmq.interrupts import STOPPED, raising_interrupts, stopped_text
+from firnmq.interrupts import STOPPED, raising_interrupts, release_termination, stopped_text
 
 COMMANDS = {
     "completion": "Print a script that makes a shell complete firn's commands and options.",
@@ -72,6 +72,8 @@ class FirnGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name != "serve":  # It releases SIGTERM itself, once its handler is set.
+            release_termination()
         module = import_module(f"firnmq.cli.commands.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
         return command

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import firnmq.cli
+
 TIMEOUT_S = 60
 FIRN = Path(sys.executable).with_name("firn")
+SOURCE = Path(firnmq.cli.__file__).with_name("launcher.c")
 SIGNAL = "os.kill(os.getpid(), signal.SIGINT)"
 
 
@@ -115,3 +121,44 @@ def test_a_node_that_is_terminated_while_it_starts_ends_like_later(tmp_path: Pat
     )
     stored = f"stopped   everything that was acknowledged is stored in {tmp_path / 'data'}\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, stored, "")
+
+
+def _terminated() -> None:
+    """SIGTERM comes before the program's first instruction, and waits as in the launcher."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_node_that_is_terminated_while_python_starts_ends_like_later(tmp_path: Path) -> None:
+    stored = f"stopped   everything that was acknowledged is stored in {tmp_path / 'data'}\n"
+    for program in ([sys.executable, "-m", "firnmq"], [str(FIRN)]):
+        done = subprocess.run(
+            [*program, "--data", str(tmp_path / "data"), "serve", "--port", "0"],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            preexec_fn=_terminated,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, stored, "")
+
+
+def test_sigterm_ends_other_commands_as_it_ends_every_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "firnmq", "tier", "cost"],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        preexec_fn=_terminated,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, b"", b"")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_launcher_starts_python_with_both_signals_blocked(tmp_path: Path) -> None:
+    launcher, python = tmp_path / "firn", tmp_path / "firn-python"
+    macros = ("-D_GNU_SOURCE", '-DVERSION="0"')
+    subprocess.run(["cc", *macros, str(SOURCE), "-o", str(launcher)], check=True, timeout=TIMEOUT_S)
+    show = "import signal; print(*sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))))"
+    python.write_text(f"#!{sys.executable}\n{show}\n")
+    python.chmod(0o755)
+    done = subprocess.run([launcher, "serve"], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.stdout.split() == [str(int(each)) for each in (signal.SIGINT, signal.SIGTERM)]

@@ -21,7 +21,7 @@ from firnmq.cli.target import (
     directory_option,
     unserved_directory,
 )
-from firnmq.interrupts import STOPPED
+from firnmq.interrupts import STOPPED, release_termination
 
 if TYPE_CHECKING:
     from firnmq.server.node import Node
@@ -72,14 +72,16 @@ def serve(config_path: Path | None, **options: Any) -> None:
     the file. Stop the node with Ctrl-C or SIGTERM: requests that have begun are answered first.
     The exit code is 130 after Ctrl-C and 0 after SIGTERM.
     """
-    import asyncio
-    import gc
-
     stopped = (
         f"stopped   everything that was acknowledged is stored in {chosen_directory().resolve()}"
     )
     # Until the node's own handler takes over, nothing is open that would have to be closed.
     signal.signal(signal.SIGTERM, partial(_end_at_once, stopped))
+    release_termination()
+
+    import asyncio
+    import gc
+
     gc.disable()  # Imports allocate much and free little: collecting costs a third of the time.
 
     import uvloop
