@@ -323,8 +323,17 @@ class DirectoryInUse(FirnError):
 class CannotListen(FirnError):
     """A listener's address is taken, not allowed, or not one of this machine."""
 
-    def __init__(self, setting: str, host: str, port: int, cause: OSError) -> None:
-        """`setting` is the section with `host` and `port`, such as kafka."""
+    def __init__(
+        self,
+        setting: str,
+        host: str,
+        port: int,
+        cause: OSError,
+        *,
+        other: CannotListen | None = None,
+    ) -> None:
+        """`setting` is the section with `host` and `port`, such as kafka. `other` is what is wrong
+        with the node's other listener."""
         reason, advice = {
             errno.EADDRINUSE: (
                 "another program listens there",
@@ -339,10 +348,13 @@ class CannotListen(FirnError):
                 f"set {setting}.host to an address of this machine, or to 0.0.0.0 for all",
             ),
         }.get(cause.errno or 0, (cause.strerror or str(cause), f"check {setting}.host"))
-        super().__init__(f"cannot listen on {host}:{port}: {reason}; {advice}")
+        text = f"cannot listen on {host}:{port}: {reason}; {advice}"
+        super().__init__(text if other is None else f"{text}; and {other}")
         self.setting = setting
         self.host = host
         self.port = port
+        self.cause = cause
+        self.other = other
 
 
 class TimedOut(FirnError):

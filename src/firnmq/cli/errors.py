@@ -129,6 +129,11 @@ def hint_for(error: BaseException) -> str | None:
                 if (error.end > error.start)
                 else "the shard is empty"
             )
+        case CannotListen(other=CannotListen()):
+            return (
+                "firn serve --port N --admin-port N, or the variables FIRN_KAFKA_PORT and "
+                "FIRN_ADMIN_PORT, set the ports; --port 0 takes free ports for both"
+            )
         case CannotListen():
             option = "" if error.setting == "kafka" else f"{error.setting}-"
             variable = f"FIRN_{error.setting.upper()}"

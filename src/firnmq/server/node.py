@@ -18,10 +18,11 @@ from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoordinator
 from firnmq.brokers.security import Authenticator, UserStore
+from firnmq.errors import CannotListen
 from firnmq.eventlog import EventLogger
 from firnmq.lake.plans.wire import HTTP_URL
 from firnmq.nodefile import NodeAddress, reachable_host, remove_node_file, write_node_file
-from firnmq.server.admin.http.listener import AdminListener
+from firnmq.server.admin.http.listener import AdminListener, taken_port
 from firnmq.server.admin.http.token import admin_token, check_token_file
 from firnmq.server.admin.parts import AnswerCommand, NodeParts
 from firnmq.server.descriptors import descriptor_limit, share_out, within
@@ -64,7 +65,7 @@ class Node:
         tls = self._tls()
         if config.admin.enabled:
             check_token_file(config.admin)
-            self.admin = AdminListener(config.admin)
+            self.admin = self._admin_listener()
             self._stack.push_async_callback(self.admin.stop)
         local = LocalStore(
             self._path, config=config.store, node=config.kafka.node_id, tiering=config.tiering
@@ -134,6 +135,19 @@ class Node:
                 _log.info("admin_token", path=token.path.resolve(), is_new=token.is_new)
             self.admin.start(parts, token)
         self._write_address()
+
+    def _admin_listener(self) -> AdminListener:
+        """Bound. If its port cannot be had, the error also says whether the Kafka port can."""
+        kafka = self.config.kafka
+        try:
+            return AdminListener(self.config.admin)
+        except CannotListen as error:
+            other = taken_port("kafka", kafka.host, kafka.port)
+            if other is None:
+                raise
+            raise CannotListen(
+                error.setting, error.host, error.port, error.cause, other=other
+            ) from error
 
     async def _stop_serving(self) -> None:
         """Both listeners stop together while the store is open: clients of one do not hold up the

@@ -175,6 +175,18 @@ def test_a_taken_port_is_named(node: Served, tmp_path: Path) -> None:
     assert "kafka.port" in done.stderr
 
 
+def test_two_taken_ports_are_both_named(node: Served, tmp_path: Path) -> None:
+    kafka, admin = (address.rpartition(":")[2] for address in (node.kafka, node.url))
+    done = firn("serve", "--data", str(tmp_path), "--port", kafka, "--admin-port", admin)
+    assert done.returncode == 1
+    error, hint = done.stderr.splitlines()
+    for port, setting in ((kafka, "kafka.port"), (admin, "admin.port")):
+        assert f"cannot listen on 127.0.0.1:{port}: another program listens there" in error
+        assert setting in error
+    assert "--port N --admin-port N" in hint
+    assert "FIRN_KAFKA_PORT" in hint
+
+
 def test_a_configuration_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = firn("serve", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "firn.toml"))
     assert done.returncode == 1

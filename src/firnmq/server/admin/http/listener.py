@@ -7,6 +7,7 @@ the libraries that serve it are loaded after the Kafka listener is up.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,10 +33,8 @@ class AdminListener:
     def __init__(self, config: AdminConfig) -> None:
         self._config = config
         self.token: AdminToken | None = None
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket = _new_socket(config.host)
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind((config.host, config.port))
             self._socket.listen(_BACKLOG)
             self._socket.setblocking(False)
@@ -97,3 +96,21 @@ class AdminListener:
         )
         self._server = Server(config)
         await self._server.serve(sockets=[self._socket])
+
+
+def taken_port(setting: str, host: str, port: int) -> CannotListen | None:
+    """The error that a listener there would meet because another program has the port."""
+    with _new_socket(host) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return CannotListen(setting, host, port, error)
+    return None
+
+
+def _new_socket(host: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    new = socket.socket(family, socket.SOCK_STREAM)
+    new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return new
