@@ -1,9 +1,9 @@
 """Ctrl-C while a command starts and while its process ends: one line and exit code 130. SIGTERM
 while a command starts: what the command makes of it.
 
-The launcher starts Python with SIGINT and SIGTERM blocked. `end_on_interrupt` lets SIGINT through: a
-Ctrl-C in between is not lost and ends the process there. SIGTERM waits until the command is known,
-and for `firn serve` until its handler is set. Imports little, since it comes before all else.
+The launcher starts Python with SIGINT and SIGTERM blocked. `end_on_interrupt` lets SIGINT through:
+a Ctrl-C in between is not lost and ends the process there. SIGTERM waits until the command is
+known, and for `firn serve` until its handler is set. Imports little, since it comes before all else.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A disk that is really full: appends are refused by name and work again when there is room."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def fill_and_kill(disk: Path, engine: str) -> dict[str, int]:
 def append_until_refused(topic: TopicHandle, ballast: Path) -> None:
     """RocksDB frees room in the background, at any time after it was opened. Takes all of it but
     what the databases need."""
-    with pytest.raises(DiskFull):
+    with contextlib.suppress(DiskFull):
         while True:
             fill(ballast)
             os.truncate(ballast, max(ballast.stat().st_size - 1024 * 1024, 0))
