@@ -17,7 +17,6 @@ from firnmq.clock import Clock
 from firnmq.config import Durability, TopicConfig
 from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
-from firnmq.engines import tiered
 from firnmq.engines.api import (
     Acks,
     AdapterOffsetStrategy,
@@ -29,12 +28,14 @@ from firnmq.engines.api import (
     StoredPage,
     Survey,
 )
-from firnmq.engines.compactor import Compactor
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec, ShardState
+from firnmq.engines.catalog.transactions import marker_batch
+from firnmq.engines.compaction.compactor import Compactor
 from firnmq.engines.gate import AppendGate
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.open_log import OpenLog
 from firnmq.engines.retention import expired_end, has_expired
-from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import (
     Append,
     RawReader,
@@ -47,17 +48,16 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
 from firnmq.engines.shardlog.deletions import delete_key, delete_offsets
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.reading.survey import status_of
 from firnmq.engines.shardlog.rolling.steps import (
     is_old,
     unrolled,
     wait_for_roll,
     wait_until_idle,
 )
-from firnmq.engines.shardlog.survey import status_of
 from firnmq.engines.shardlog.truncate import cut_position
-from firnmq.engines.state import ShardSpec, ShardState
-from firnmq.engines.tier import SealedSource, TierCopy
-from firnmq.engines.transactions import marker_batch
+from firnmq.engines.tiering import copies
+from firnmq.engines.tiering.api import SealedSource, TierCopy
 from firnmq.engines.troubles import ShardTroubles
 from firnmq.errors import (
     Closed,
@@ -398,28 +398,28 @@ class LogEngine:
         Returns the segment as it was. If it has an unfinished copy, this one replaces that copy,
         and the caller has to remove its objects.
         """
-        return self._of_copy(shard, lambda log: tiered.begin_copy(log, seq, copy))
+        return self._of_copy(shard, lambda log: copies.begin_copy(log, seq, copy))
 
     def finish_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta:
         """Notes that a segment's copy is whole and verified; StaleEpoch unless it is the one that
         was begun last."""
-        return self._of_copy(shard, lambda log: tiered.finish_copy(log, seq, copy))
+        return self._of_copy(shard, lambda log: copies.finish_copy(log, seq, copy))
 
     def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool:
         """Forgets an unfinished copy, whose objects can then go; False if it is finished, or not
         there any more, and nothing was changed."""
-        return self._of_copy(shard, lambda log: tiered.abandon_copy(log, seq, upload_id))
+        return self._of_copy(shard, lambda log: copies.abandon_copy(log, seq, upload_id))
 
     def lose_copy(self, shard: str, seq: int, upload_id: str) -> TierCopy | None:
         """Forgets a finished copy that is not whole any more, so that another can be made; None if
         the segment is not here as well, or has another copy by now, and nothing was changed."""
-        return self._of_copy(shard, lambda log: tiered.lose_copy(log, seq, upload_id))
+        return self._of_copy(shard, lambda log: copies.lose_copy(log, seq, upload_id))
 
     def sealed_source(self, shard: str, seq: int) -> SealedSource:
         """What an uploader reads; StaleEpoch if the segment is not here."""
 
         def source(log: ShardLog) -> SealedSource:
-            return tiered.SegmentSource(log, tiered.sealed_segment(log, seq), self._state)
+            return copies.SegmentSource(log, copies.sealed_segment(log, seq), self._state)
 
         return self._of_copy(shard, source)
 
@@ -429,7 +429,7 @@ class LogEngine:
         The catalog is told first, then readers, then bytes and index entries go; a crash between
         the two is finished when the shard is opened.
         """
-        gone = self._of_copy(shard, lambda log: tiered.become_remote(log, seq))
+        gone = self._of_copy(shard, lambda log: copies.become_remote(log, seq))
         if gone is not None:
             log = self._log(shard)
             remove_unlocked(log, drops_of(log, [gone]))
@@ -468,7 +468,7 @@ class LogEngine:
 
     def check_change(self, shard: str, config: TopicConfig) -> None:
         """InvalidArgument if the shard's copies do not allow these options."""
-        tiered.check_change(self._state.chain(self._spec(shard).uid), config)
+        copies.check_change(self._state.chain(self._spec(shard).uid), config)
 
     def _of_copy(self, shard: str, change: Callable[[ShardLog], T]) -> T:
         log = self._writable_log(shard)
