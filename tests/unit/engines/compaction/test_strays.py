@@ -100,7 +100,7 @@ def test_deleting_a_shard_waits_for_a_spill(memory: Lab, monkeypatch: pytest.Mon
 
 def begin_compaction(shard: Shard) -> None:
     """Has compaction write a part of the first segment's copy, and no more."""
-    compactor, kv = engine_of(shard)._compactor, shard.lab.store.kv
+    compactor, kv = engine_of(shard)._upkeep.compactor, shard.lab.store.kv
     entries = shard_range(shard.status.spec.uid)
     before = len(kv.items(Family.INDEX, *entries))
     compactor._begin(shard.name)
