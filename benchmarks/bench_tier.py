@@ -24,7 +24,7 @@ from firnmq import NewRecord
 from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.config import TieringConfig
 from firnmq.disk import run_blocking
-from firnmq.engines.segments import SegmentMeta
+from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.record import encode
 from firnmq.server import LocalStore, Store, TopicHandle
 from firnmq.testing.appending import append_batch

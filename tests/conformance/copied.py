@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines import Engine, ShardSpec
-from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta
-from firnmq.engines.tier import IndexDump, SealedSource, TierCopy
+from firnmq.engines.catalog.segments import Rows, SegmentGone, SegmentMeta
+from firnmq.engines.tiering.api import IndexDump, SealedSource, TierCopy
 from firnmq.errors import FirnError
 from firnmq.index import KeyHit, Point, TagHit
 from firnmq.index.layout import term

@@ -12,7 +12,7 @@ from firnmq.config import StoreConfig, TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Appended, Engine, Page, ShardStatus
 from firnmq.engines.shardlog.rolling import RollState
-from firnmq.engines.tier import ColdMedium
+from firnmq.engines.tiering.api import ColdMedium
 from firnmq.record import NewRecord, Record, decode
 from firnmq.server import LocalStore
 from firnmq.testing import FakeClock, LaggingReplication

@@ -12,7 +12,7 @@ import pytest
 
 from firnmq.config import StoreConfig, TopicConfig
 from firnmq.engines import AdapterOffsetStrategy
-from firnmq.engines.segments import Medium
+from firnmq.engines.catalog.segments import Medium
 from firnmq.errors import InvalidRecord, KeyNotFound, KeyRequired
 from firnmq.record import Compression, NewRecord, decode, encode, parse_header, walk
 from tests.conformance.lab import EVERYTHING, Lab, Shard

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from firnmq.disk import FileRange
-from firnmq.engines.shardlog.raw import RANGE_BYTES_MIN
+from firnmq.engines.shardlog.reading.raw import RANGE_BYTES_MIN
 from firnmq.errors import Corruption, OffsetOutOfRange, ShardNotFound
 from firnmq.record import NewRecord, decode, walk
 from tests.conformance.lab import EVERYTHING, Lab, Shard, numbered

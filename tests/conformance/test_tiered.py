@@ -11,8 +11,8 @@ import pytest
 
 from firnmq.config import StorageType, TopicConfig
 from firnmq.engines import AdapterOffsetStrategy
+from firnmq.engines.catalog.segments import Segment, SegmentState
 from firnmq.engines.engine import LogEngine
-from firnmq.engines.segments import Segment, SegmentState
 from firnmq.errors import (
     Corruption,
     InvalidArgument,

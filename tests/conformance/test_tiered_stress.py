@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.engines.segments import Medium, SegmentState
+from firnmq.engines.catalog.segments import Medium, SegmentState
 from firnmq.record import NewRecord, decode
 from tests.conformance.copied import CopiedStore, upload
 from tests.conformance.lab import Lab, Shard

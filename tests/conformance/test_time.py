@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from crc32c import crc32c
 
-from firnmq.engines.segments import SegmentState
+from firnmq.engines.catalog.segments import SegmentState
 from firnmq.errors import KeyNotFound, OffsetOutOfRange
 from firnmq.record import NewRecord
 from tests.conformance.lab import Lab, Shard, numbered

@@ -28,7 +28,7 @@ BROAD_EXCEPT_ALLOWED = {
     "setup.py": "whatever stops the translation of the codec, the build must go on",
     "src/firnmq/disk/kv.py": "rocksdict raises plain Exception for every failure",
     "src/firnmq/disk/pool.py": "supervisor: a defect must fail its requests, not hang them",
-    "src/firnmq/engines/engine.py": "supervisor: one shard's defect must not end others' upkeep",
+    "src/firnmq/engines/upkeep.py": "supervisor: one shard's defect must not end others' upkeep",
     "src/firnmq/engines/shardlog/rolling/driver.py": "supervisor: no log may stay frozen",
     "src/firnmq/lake/reading/ahead.py": "what ends the thread is raised where its work is awaited",
     "src/firnmq/server/directory.py": "what fails in the node's thread is raised by its starter",

@@ -15,7 +15,7 @@ from firnmq.disk import Ticket, call_blocking, run_blocking
 from firnmq.disk.waiting import is_blocking
 from firnmq.engines import AdapterOffsetStrategy, Page
 from firnmq.engines.api import ShardEngine
-from firnmq.engines.shardlog.read import ColdNeeded
+from firnmq.engines.shardlog.reading.records import ColdNeeded
 from firnmq.errors import KeyNotFound
 from firnmq.record import NewRecord
 

@@ -11,12 +11,12 @@ from firnmq.engines.api import (
     ShardStatus,
     StoredPage,
 )
+from firnmq.engines.catalog.state import ShardCatalog, ShardSpec, ShardState
 from firnmq.engines.inline import BatchWatcher, InlineAppends
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.open_log import OpenLog
 from firnmq.engines.shardlog.append import Append, check_append
 from firnmq.engines.shardlog.view import View
-from firnmq.engines.state import ShardCatalog, ShardSpec, ShardState
 
 __all__ = [
     "Acks",

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from firnmq.config import TopicConfig
 from firnmq.disk import FileRange, Ticket
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import SegmentMeta
-from firnmq.engines.state import ShardSpec
-from firnmq.engines.tier import SealedSource, TierCopy
-from firnmq.engines.transactions import AbortedTransaction
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.catalog.transactions import AbortedTransaction
+from firnmq.engines.tiering.api import SealedSource, TierCopy
 from firnmq.errors import FirnError
 from firnmq.index import SegmentIndex
 from firnmq.record import Columns, NewRecord, Record, columns_of_records

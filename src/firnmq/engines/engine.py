@@ -1,23 +1,17 @@
-"""The engine over shard logs: finds, opens and reopens logs, and runs operations on them.
-
-Long because every operation on a shard begins here, with finding the log and
-reporting what fails.
-"""
+"""The engine over shard logs: every operation on a shard, from finding the log to its errors."""
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TypeVar
 
 from firnmq.clock import Clock
 from firnmq.config import Durability, TopicConfig
 from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
-from firnmq.engines import tiered
 from firnmq.engines.api import (
     Acks,
     AdapterOffsetStrategy,
@@ -29,12 +23,13 @@ from firnmq.engines.api import (
     StoredPage,
     Survey,
 )
-from firnmq.engines.compactor import Compactor
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec, ShardState
+from firnmq.engines.catalog.transactions import marker_batch
 from firnmq.engines.gate import AppendGate
 from firnmq.engines.keeper import LogKeeper
+from firnmq.engines.logs import ShardLogs
 from firnmq.engines.open_log import OpenLog
-from firnmq.engines.retention import expired_end, has_expired
-from firnmq.engines.segments import SegmentMeta
 from firnmq.engines.shardlog import (
     Append,
     RawReader,
@@ -47,34 +42,25 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
 from firnmq.engines.shardlog.deletions import delete_key, delete_offsets
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
+from firnmq.engines.shardlog.reading.survey import status_of
 from firnmq.engines.shardlog.rolling.steps import (
-    is_old,
     unrolled,
-    wait_for_roll,
     wait_until_idle,
 )
-from firnmq.engines.shardlog.survey import status_of
 from firnmq.engines.shardlog.truncate import cut_position
-from firnmq.engines.state import ShardSpec, ShardState
-from firnmq.engines.tier import SealedSource, TierCopy
-from firnmq.engines.transactions import marker_batch
-from firnmq.engines.troubles import ShardTroubles
+from firnmq.engines.tiering import copies
+from firnmq.engines.tiering.api import SealedSource, TierCopy
+from firnmq.engines.upkeep import Upkeep
 from firnmq.errors import (
     Closed,
-    Corruption,
     FirnError,
     InvalidArgument,
-    ShardNotFound,
-    StorageFailed,
     storage_failure,
 )
-from firnmq.eventlog import EventLogger
 from firnmq.health import Health
 from firnmq.record import NewRecord, parse_header
 
 T = TypeVar("T")
-_LOCK_STRIPES = 64
-_log = EventLogger("engine")
 
 
 class LogEngine:
@@ -95,30 +81,25 @@ class LogEngine:
         """A producer is forgotten once it has stored nothing for `producer_expiration_ms`.
         Threads of `judges` judge batches that are too large for an event loop."""
         self._judges = judges
-        self._producer_expiration_ms = producer_expiration_ms
         self._keeper = keeper
         self._state = state
         self._clock = clock
-        self._specs = {
-            spec.name: spec
-            for spec in state.shards()
-            if spec.config.storage_type == keeper.storage_type
-        }
-        self._logs: dict[str, ShardLog] = {}
-        self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
-        self.is_closed = False
         self._gate = gate
-        self._troubles = ShardTroubles(health, self._specs)
+        self._logs = ShardLogs(keeper, state.shards(), health)
         self._tiered_refusal: FirnError | None = None
         """Why nothing is appended to topics with tiering at present."""
-        self._compactor = Compactor(
-            self._shards_to_compact,
-            self._writable_log,
-            keeper.recount,
-            self._troubles,
+        self._upkeep = Upkeep(
+            self._logs,
+            keeper,
+            state,
             clock,
-            memory_bytes=compaction_bytes,
+            producer_expiration_ms=producer_expiration_ms,
+            compaction_bytes=compaction_bytes,
         )
+
+    @property
+    def is_closed(self) -> bool:
+        return self._logs.is_closed
 
     # Shards -------------------------------------------------------------------------------------
 
@@ -129,14 +110,14 @@ class LogEngine:
         self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
     ) -> list[ShardSpec]:
         """Makes many shards at once, with their topic's options if they are of a topic."""
-        self._check_open()
+        self._logs.check_open()
         specs = self._state.add_shards(names, config, topic_id)
-        self._specs.update((spec.name, spec) for spec in specs)
+        self._logs.specs.update((spec.name, spec) for spec in specs)
         return specs
 
     def delete_shard(self, name: str) -> None:
         """Removes a shard with all its records, without opening it: a corrupt one can go too."""
-        self._spec(name)
+        self._logs.spec(name)
         self.delete_shards([name])
 
     def delete_shards(self, names: Sequence[str]) -> None:
@@ -145,35 +126,23 @@ class LogEngine:
 
         Their bytes go first, so that after a crash the catalog still knows what is left of them.
         """
-        self._check_open()
-        specs = [spec for name in names if (spec := self._specs.pop(name, None)) is not None]
+        self._logs.check_open()
+        specs = [spec for name in names if (spec := self._logs.specs.pop(name, None)) is not None]
         try:
             for spec in specs:
-                self._drop(spec)
+                self._logs.drop(spec)
             self._state.remove_shards(names, specs)
         except STORAGE_ERRORS as error:
-            self._specs.update((spec.name, spec) for spec in specs)  # To be deleted again.
+            self._logs.specs.update((spec.name, spec) for spec in specs)  # To be deleted again.
             if isinstance(error, OSError):
                 raise storage_failure(names[0], error) from error
             raise
 
-    def _drop(self, spec: ShardSpec) -> None:
-        with self._opening[spec.uid % _LOCK_STRIPES], ExitStack() as held:
-            log = self._logs.pop(spec.name, None)
-            if log is not None:
-                with log.lock:
-                    log.refuse(ShardNotFound(spec.name))
-                    wait_for_roll(log)
-                held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
-                held.enter_context(log.lock)
-            self._keeper.drop_shard(spec, log)
-            self._troubles.forget(spec.name)
-
     def list_shard(self) -> list[ShardSpec]:
-        return list(self._specs.values())
+        return list(self._logs.specs.values())
 
     def status(self, shard: str) -> ShardStatus:
-        return status_of(self._log(shard), self._troubles.of(shard))
+        return status_of(self._logs.find(shard), self._logs.troubles.of(shard))
 
     def is_open(self, shard: str) -> bool:
         """Whether a call on the shard needs no recovery first."""
@@ -181,12 +150,12 @@ class LogEngine:
 
     def bounds(self, shard: str) -> tuple[int, int]:
         """Start and end offset."""
-        view = self._log(shard).view
+        view = self._logs.find(shard).view
         return view.start_offset, view.end_offset
 
     def stable_offset(self, shard: str) -> int:
         """First offset of the earliest transaction that has not ended, or the end."""
-        return self._log(shard).view.stable_offset
+        return self._logs.find(shard).view.stable_offset
 
     def reconfigure(self, shard: str, config: TopicConfig, revision: int | None = None) -> None:
         """Gives a shard other options, for what is written and judged from now on.
@@ -194,8 +163,8 @@ class LogEngine:
         `revision` is that of the topic's record they are from, None for a shard without a topic.
         Calls may come in any order: a shard keeps the options of the newest record.
         """
-        with self._opening[self._spec(shard).uid % _LOCK_STRIPES]:
-            before = self._spec(shard)
+        with self._logs.opening(self._logs.spec(shard)):
+            before = self._logs.spec(shard)
             if revision is not None and revision <= before.revision:
                 return
             if config.expire_header != before.config.expire_header:
@@ -203,7 +172,7 @@ class LogEngine:
             spec = dataclasses.replace(before, config=config, revision=revision or 0)
             if revision is None:
                 self._state.reconfigure(spec)
-            self._specs[shard] = spec
+            self._logs.specs[shard] = spec
             log = self._logs.get(shard)
             if log is not None:
                 with log.lock:
@@ -221,12 +190,12 @@ class LogEngine:
         acks: Acks = Acks.ALL,
         deadline_s: float | None = None,
     ) -> Ticket[Appended]:
-        request = await prepare_request(batch, self._spec(shard).config, self._judges)
+        request = await prepare_request(batch, self._logs.spec(shard).config, self._judges)
         request.promise(acks, deadline_s)
         return await self._submit(request, await self._log_to_append(shard))
 
     async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended:
-        request = prepare_records(records, self._spec(shard).config, self._clock.now_ms())
+        request = prepare_records(records, self._logs.spec(shard).config, self._clock.now_ms())
         return await (await self._submit(request, await self._log_to_append(shard)))
 
     async def append_marker(
@@ -248,7 +217,7 @@ class LogEngine:
 
     def open_log(self, shard: str) -> OpenLog | None:
         log = self._logs.get(shard)
-        if log is None or log.refusal is not None or self.is_closed:
+        if log is None or log.refusal is not None or self._logs.is_closed:
             return None
         return OpenLog(self, log, self._keeper)
 
@@ -256,14 +225,14 @@ class LogEngine:
         """Whether there is nothing to wait for, nor to be refused, before an append."""
         return (
             log.refusal is None
-            and not self.is_closed
+            and not self._logs.is_closed
             and not self._gate.is_shut
             and (self._tiered_refusal is None or not log.spec.config.is_tiered)
         )
 
     def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool:
         """Completes the ticket when the shard grows beyond the offset; False if it has already."""
-        return self._log(shard).watch(ticket, end_offset)
+        return self._logs.find(shard).watch(ticket, end_offset)
 
     def unwatch(self, shard: str, ticket: Ticket[None]) -> None:
         log = self._logs.get(shard)
@@ -285,7 +254,7 @@ class LogEngine:
     ) -> StoredPage | None:
         """Whole batches for a client if that needs no waiting; large ones as file ranges."""
         log = self._logs.get(shard)
-        if log is None or log.cut_count % 2 or self.is_closed:
+        if log is None or log.cut_count % 2 or self._logs.is_closed:
             return None
         reader = RawReader(log, self._clock.now_ms())
         try:
@@ -297,13 +266,13 @@ class LogEngine:
         self, shard: str, offset: int, *, max_bytes: int, committed: bool, ranges: bool
     ) -> StoredPage:
         """The same, read and checked first."""
-        self._log(shard)
+        self._logs.find(shard)
 
         def read() -> StoredPage:
-            reader = RawReader(self._log(shard), self._clock.now_ms())
+            reader = RawReader(self._logs.find(shard), self._clock.now_ms())
             return reader.checked(offset, max_bytes, committed=committed, ranges=ranges)
 
-        return self._troubles.read(shard, read)
+        return self._logs.troubles.read(shard, read)
 
     def read_by_key(self, shard: str, key: bytes, *, hot_only: bool = False) -> Page:
         return self._read(shard, lambda reader: reader.by_key(key, hot_only=hot_only))
@@ -341,7 +310,7 @@ class LogEngine:
     def settle(self, shard: str) -> int:
         """Has synced what is shown and not synced yet (durability=os, interval); the end of what is
         durable then."""
-        log = self._writable_log(shard)
+        log = self._logs.writable(shard)
         end_offset = log.view.end_offset
         self._keeper.settle(log)
         return end_offset
@@ -371,7 +340,7 @@ class LogEngine:
 
     def truncate(self, shard: str, offset: int) -> None:
         """Removes everything from the offset on, which must begin a batch of the active segment."""
-        log = self._writable_log(shard)
+        log = self._logs.writable(shard)
         with unrolled(log):
             _refuse(log)
             position = cut_position(log, offset)
@@ -384,7 +353,7 @@ class LogEngine:
 
     def roll(self, shard: str) -> None:
         """Seals the active segment now; an empty one stays."""
-        log = self._writable_log(shard)
+        log = self._logs.writable(shard)
         try:
             self._keeper.roll(log)
         except OSError as error:
@@ -398,28 +367,28 @@ class LogEngine:
         Returns the segment as it was. If it has an unfinished copy, this one replaces that copy,
         and the caller has to remove its objects.
         """
-        return self._of_copy(shard, lambda log: tiered.begin_copy(log, seq, copy))
+        return self._of_copy(shard, lambda log: copies.begin_copy(log, seq, copy))
 
     def finish_copy(self, shard: str, seq: int, copy: TierCopy) -> SegmentMeta:
         """Notes that a segment's copy is whole and verified; StaleEpoch unless it is the one that
         was begun last."""
-        return self._of_copy(shard, lambda log: tiered.finish_copy(log, seq, copy))
+        return self._of_copy(shard, lambda log: copies.finish_copy(log, seq, copy))
 
     def abandon_copy(self, shard: str, seq: int, upload_id: str) -> bool:
         """Forgets an unfinished copy, whose objects can then go; False if it is finished, or not
         there any more, and nothing was changed."""
-        return self._of_copy(shard, lambda log: tiered.abandon_copy(log, seq, upload_id))
+        return self._of_copy(shard, lambda log: copies.abandon_copy(log, seq, upload_id))
 
     def lose_copy(self, shard: str, seq: int, upload_id: str) -> TierCopy | None:
         """Forgets a finished copy that is not whole any more, so that another can be made; None if
         the segment is not here as well, or has another copy by now, and nothing was changed."""
-        return self._of_copy(shard, lambda log: tiered.lose_copy(log, seq, upload_id))
+        return self._of_copy(shard, lambda log: copies.lose_copy(log, seq, upload_id))
 
     def sealed_source(self, shard: str, seq: int) -> SealedSource:
         """What an uploader reads; StaleEpoch if the segment is not here."""
 
         def source(log: ShardLog) -> SealedSource:
-            return tiered.SegmentSource(log, tiered.sealed_segment(log, seq), self._state)
+            return copies.SegmentSource(log, copies.sealed_segment(log, seq), self._state)
 
         return self._of_copy(shard, source)
 
@@ -429,14 +398,14 @@ class LogEngine:
         The catalog is told first, then readers, then bytes and index entries go; a crash between
         the two is finished when the shard is opened.
         """
-        gone = self._of_copy(shard, lambda log: tiered.become_remote(log, seq))
+        gone = self._of_copy(shard, lambda log: copies.become_remote(log, seq))
         if gone is not None:
-            log = self._log(shard)
+            log = self._logs.find(shard)
             remove_unlocked(log, drops_of(log, [gone]))
 
     def dead_copies(self) -> list[tuple[str, SegmentMeta]]:
         """Deleted segments, with their shards, that may still have objects."""
-        return [each for each in self._state.dead_copies() if each[0] in self._specs]
+        return [each for each in self._state.dead_copies() if each[0] in self._logs.specs]
 
     def shows(self, shard: str, seq: int) -> bool:
         """Whether readers are shown a segment: its objects must stay as long as they are. A log
@@ -446,16 +415,16 @@ class LogEngine:
 
     def forget_copy(self, shard: str, seq: int) -> None:
         """Forgets a deleted segment whose objects are gone."""
-        self._state.forget_copy(self._spec(shard).uid, seq)
+        self._state.forget_copy(self._logs.spec(shard).uid, seq)
 
     def reads_cold(self, shard: str, offset: int) -> bool:
         """Whether a read from the offset on may have to wait for an object store. Does not wait
         if the shard is open."""
-        return offset < self._log(shard).cold_end_offset
+        return offset < self._logs.find(shard).cold_end_offset
 
     def finds_cold(self, shard: str, timestamp_ms: int) -> bool:
         """The same for the search of a timestamp."""
-        log = self._log(shard)
+        log = self._logs.find(shard)
         return log.cold_end_offset > log.view.start_offset and any(
             not each.meta.is_local and each.meta.max_timestamp >= timestamp_ms
             for each in log.view.segments
@@ -468,10 +437,10 @@ class LogEngine:
 
     def check_change(self, shard: str, config: TopicConfig) -> None:
         """InvalidArgument if the shard's copies do not allow these options."""
-        tiered.check_change(self._state.chain(self._spec(shard).uid), config)
+        copies.check_change(self._state.chain(self._logs.spec(shard).uid), config)
 
     def _of_copy(self, shard: str, change: Callable[[ShardLog], T]) -> T:
-        log = self._writable_log(shard)
+        log = self._logs.writable(shard)
         with log.lock:
             _refuse(log)
             try:
@@ -482,83 +451,24 @@ class LogEngine:
     # Upkeep -------------------------------------------------------------------------------------
 
     def housekeep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Rolls by age, drops what retention allows and producers that have long been silent,
-        and whatever else the keeper has to do; then compacts for a while.
-
-        One shard's trouble is logged and does not keep others from their turn; if it is a defect,
-        it is raised in the end.
-        """
-        defects: list[Exception] = []
-        for name, spec in list(self._specs.items()):
-            config = spec.config
-            limits = (config.retention_ms, config.retention_bytes, config.ttl_ms)
-            has_limits = limits != (None,) * 3
-            if name not in self._logs and not has_limits and not config.compacts:
-                continue
-            try:
-                log = self._writable_log(name)
-                if self._is_to_be_rolled(log):
-                    self._keeper.roll(log)
-                with unrolled(log):
-                    _refuse(log)
-                    self._retain(log)
-                    self._forget_producers(log)
-                self._keeper.housekeep(log)
-                if log.refusal is None:
-                    self._troubles.opened(name)
-            except ShardNotFound:
-                continue  # Deleted since.
-            except (Corruption, StorageFailed) as error:
-                self._troubles.upkeep_failed(name, error)
-            except (FirnError, OSError) as error:
-                _log.error("housekeeping_failed", shard=name, error=str(error))
-            except Exception as defect:  # Supervisor: other shards have their turn first.
-                _log.error("housekeeping_failed", shard=name, error=repr(defect))
-                defects.append(defect)
-        self._troubles.recheck(self._writable_log)
-        self._compactor.work(is_stopping)
-        if defects:
-            raise defects[0]
+        self._upkeep.work(is_stopping)
 
     def compaction_counts(self) -> CompactionCounts:
-        return self._compactor.counts
+        return self._upkeep.compactor.counts
 
     def close(self) -> None:
-        self._compactor.close()
-        self.is_closed = True
+        self._upkeep.compactor.close()
+        self._logs.is_closed = True
 
     def fail_pending(self) -> None:
         """Fails appends that wait for the high watermark: nothing will move it any more."""
-        for log in filter(lambda each: each.has_pending, list(self._logs.values())):
+        for log in filter(lambda each: each.has_pending, self._logs.opened()):
             with log.lock:
                 log.refuse(Closed("the store was closed before the replicas had the append"))
 
-    def _shards_to_compact(self) -> list[str]:
-        return [name for name, spec in list(self._specs.items()) if spec.config.compacts]
-
-    def _is_to_be_rolled(self, log: ShardLog) -> bool:
-        """Whether the active segment is old enough to be sealed, or all of it to be dropped."""
-        tail, clock = log.tail, self._clock
-        written_ms = tail.first_append_ms or clock.now_ms()
-        newest_ms = tail.builder.max_timestamp
-        return is_old(log) or has_expired(newest_ms, written_ms, log.spec.config, clock)
-
-    def _retain(self, log: ShardLog) -> None:
-        config, clock = log.spec.config, self._clock
-        metas = [segment.meta for segment in log.segments]
-        lake_end = self._state.lake_end(log.spec.uid) if config.lake_required else None
-        end = expired_end(metas, config, log.tail.position, clock, lake_end)
-        # Sealed segments below the start go too: they were active when it was moved past them.
-        log.move_start(log.view.start_offset if end is None else end)
-
-    def _forget_producers(self, log: ShardLog) -> None:
-        count = log.forget_idle_producers(self._producer_expiration_ms)
-        if count:
-            _log.info("producers_forgotten", shard=log.spec.name, count=count)
-
     def log(self, shard: str) -> ShardLog:
         """The shard's log, for tools that check it from inside."""
-        return self._log(shard)
+        return self._logs.find(shard)
 
     def wait_for_roll(self, shard: str) -> None:
         """Waits until no roll of the shard is wanted or under way."""
@@ -575,70 +485,28 @@ class LogEngine:
 
     # Finding logs ---------------------------------------------------------------------------------
 
-    def _spec(self, name: str) -> ShardSpec:
-        self._check_open()
-        spec = self._specs.get(name)
-        if spec is None:
-            raise ShardNotFound(name, within=self._keeper.storage_type)
-        return spec
-
-    def _log(self, name: str) -> ShardLog:
-        self._check_open()
-        log = self._logs.get(name)
-        return log if log is not None else self._open(name, None)
-
-    def _writable_log(self, name: str) -> ShardLog:
-        """The log, reopened from disk if storage had failed."""
-        log = self._log(name)
-        if log.refusal is None:
-            return log
-        if isinstance(log.refusal, StorageFailed):
-            return self._open(name, log)
-        raise log.refusal
-
     async def _log_to_append(self, name: str, *, is_marker: bool = False) -> ShardLog:
         """The same without blocking an event loop while a log is being opened."""
         refusal = None if is_marker else self._tiered_refusal
-        if refusal is not None and self._spec(name).config.is_tiered:
+        if refusal is not None and self._logs.spec(name).config.is_tiered:
             raise refusal
         if self._gate.is_shut and not is_marker:
             await call_blocking(None, self._gate.check, name)
         log = self._logs.get(name)
         if log is not None and log.refusal is None:
             return log
-        return await call_blocking(None, self._writable_log, name)
-
-    def _open(self, name: str, failed: ShardLog | None) -> ShardLog:
-        spec = self._spec(name)
-        with self._opening[spec.uid % _LOCK_STRIPES]:
-            spec = self._spec(name)  # It may have been deleted or recreated since.
-            log = self._logs.get(name)
-            if log is not None and log is not failed:
-                return log
-            try:
-                log = self._keeper.open(spec, failed)
-            except OSError as error:
-                failure = storage_failure(name, error)
-                self._troubles.failed(name, failure)
-                raise failure from error
-            except (Corruption, StorageFailed) as error:
-                self._troubles.failed(name, error)
-                raise
-            self._logs[name] = log
-            self._troubles.opened(name)
-            self._troubles.check_files(log)
-            return log
+        return await call_blocking(None, self._logs.writable, name)
 
     def _read(self, shard: str, read: Callable[[TimeReader], T]) -> T:
         """What `read` gives; an unreadable place is reported, a shard that cannot be opened as
         such."""
-        self._log(shard)
-        return self._troubles.read(
-            shard, lambda: read(TimeReader(self._log(shard), self._clock.now_ms()))
+        self._logs.find(shard)
+        return self._logs.troubles.read(
+            shard, lambda: read(TimeReader(self._logs.find(shard), self._clock.now_ms()))
         )
 
     def _change(self, shard: str, change: Callable[[ShardLog], T]) -> T:
-        log = self._writable_log(shard)
+        log = self._logs.writable(shard)
         with unrolled(log):
             _refuse(log)
             try:
@@ -647,10 +515,6 @@ class LogEngine:
                 raise storage_failure(shard, error) from error
             self._keeper.recount(log)
         return changed
-
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise Closed("the store is closed")
 
 
 def _refuse(log: ShardLog) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.inline import InlineAppends
 from firnmq.engines.shardlog import Append, ShardLog
-from firnmq.engines.state import ShardSpec
 
 
 class LogKeeper(Protocol):

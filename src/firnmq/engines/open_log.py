@@ -9,7 +9,7 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.api import Acks, Appended
 from firnmq.engines.inline import BatchWatcher
 from firnmq.engines.shardlog import Append, ShardLog, prepare_inline
-from firnmq.engines.shardlog.read import HINTS_MAX
+from firnmq.engines.shardlog.reading.records import HINTS_MAX
 from firnmq.engines.shardlog.view import View
 from firnmq.index import NEVER_MS, Point
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 
 
 def expired_end(

@@ -12,8 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import Medium, SegmentState
-from firnmq.engines.tier import TierCopy
+from firnmq.engines.catalog.segments import Medium, SegmentState
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.meta.api import Entry
 

@@ -16,10 +16,10 @@ import msgspec
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import IllegalTransition, SegmentMeta, SegmentState
-from firnmq.engines.state import ShardSpec
-from firnmq.engines.tier import TierCopy
-from firnmq.engines.transactions import OpenTransaction
+from firnmq.engines.catalog.segments import IllegalTransition, SegmentMeta, SegmentState
+from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.catalog.transactions import OpenTransaction
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import (
     AlreadyExists,
     FirnError,

@@ -14,7 +14,7 @@ import msgspec
 
 from firnmq.clock import Clock
 from firnmq.disk import Family, KeyValueStore
-from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
+from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY
 from firnmq.errors import Corruption, OtherFormat
 from firnmq.meta import Compare, Entry, MetaStore, NodeIdentity, register_node
 from firnmq.meta.records import (

@@ -37,18 +37,18 @@ from firnmq.disk.pool import PoolLimits, PoolStatistics
 from firnmq.disk.private import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
 from firnmq.disk.reserve import Reserve
 from firnmq.engines import CompactionCounts, Engine, ShardState
-from firnmq.engines.durable import ByteLayout, DurableBackend
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.engine import LogEngine
-from firnmq.engines.memory import memory_engine
-from firnmq.engines.rocksdb import RowLayout, rocksdb_engine
-from firnmq.engines.segment import segment_engine, segment_layout
-from firnmq.engines.segment.engine import SEGMENT_DIRECTORY
+from firnmq.engines.media.durable import ByteLayout, DurableBackend
+from firnmq.engines.media.files import segment_engine, segment_layout
+from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY
+from firnmq.engines.media.memory import memory_engine
+from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.watermark import Replication
-from firnmq.engines.state import ShardSpec
-from firnmq.engines.tier import ColdMedium
-from firnmq.engines.verify import Verifier
+from firnmq.engines.tiering.api import ColdMedium
+from firnmq.engines.verify.verifier import Verifier
 from firnmq.errors import NoTiering
 from firnmq.eventlog import EventLogger
 from firnmq.health import Health

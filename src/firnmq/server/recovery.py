@@ -20,9 +20,9 @@ from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, TieringConfig
 from firnmq.disk import Family, run_blocking, sync_directory
-from firnmq.engines.segments import Medium, SegmentState
+from firnmq.engines.catalog.segments import Medium, SegmentState
+from firnmq.engines.catalog.transactions import OpenTransaction
 from firnmq.engines.shardlog.producers import pack_aborted
-from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.index.api import NEVER_MS, TIMESTAMP_MIN

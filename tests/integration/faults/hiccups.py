@@ -13,7 +13,7 @@ from pathlib import Path
 
 from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.disk import KeyValueStore
-from firnmq.engines.segments import SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 from firnmq.errors import DiskFull, StorageFailed
 from firnmq.record import NewRecord
 from firnmq.server import LocalStore, Store

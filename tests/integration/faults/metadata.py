@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from firnmq.engines.segments import SegmentState
+from firnmq.engines.catalog.segments import SegmentState
 from firnmq.meta.records import SEGMENTS
 from firnmq.server import Store
 

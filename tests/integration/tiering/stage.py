@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from firnmq import NewRecord
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
-from firnmq.engines.segments import SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 from firnmq.errors import KeyNotFound, StoreUnavailable
 from firnmq.server import LocalStore, Store, TopicHandle
 from firnmq.tiering.format.object_names import parse

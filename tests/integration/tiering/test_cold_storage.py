@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import Segment, SegmentGone, SegmentMeta
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
-from firnmq.engines.state import ShardSpec
+from firnmq.engines.catalog.segments import Segment, SegmentGone, SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES, SegmentScan
 from firnmq.errors import Corruption, ObjectTruncated
 from firnmq.index import Point
 from firnmq.tiering.cold.cache import ChunkCache

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from firnmq.config import TieringConfig
-from firnmq.engines.verify import Verification
+from firnmq.engines.verify.findings import Verification
 from firnmq.errors import StoreUnavailable
 from firnmq.tiering.archive.copy_check import CopyChecker
 from firnmq.tiering.stores import ObjectStore

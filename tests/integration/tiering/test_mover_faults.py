@@ -412,7 +412,7 @@ def test_an_upload_of_another_is_left_alone_for_a_while(
     tmp_path: Path, file_tiering: TieringConfig
 ) -> None:
     """What another uploader has begun is not taken from it, whatever the clocks say."""
-    from firnmq.engines.tier import TierCopy
+    from firnmq.engines.tiering.api import TierCopy
 
     clock = FakeClock()
     with Stage(tmp_path / "data", file_tiering, clock=clock) as stage:

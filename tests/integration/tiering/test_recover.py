@@ -11,7 +11,7 @@ from firnmq import NewRecord
 from firnmq.config import TieringConfig
 from firnmq.disk import run_blocking
 from firnmq.engines import RawPage
-from firnmq.engines.tier import TierCopy
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.lake.plans.places import make_plan
 from firnmq.record import decode, parse_header

@@ -7,7 +7,7 @@ from hypothesis.stateful import invariant, rule
 
 from firnmq.config import StoreConfig
 from firnmq.engines import AdapterOffsetStrategy
-from firnmq.engines.segments import SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 from tests.conformance.tier_lab import TierLab
 from tests.properties.engines.machine import KEYS, TAGS, EngineMachine, new_records
 

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from firnmq.config import StorageType, StoreConfig
 from firnmq.engines import AdapterOffsetStrategy, ShardStatus
+from firnmq.engines.catalog.segments import Medium, SegmentState
+from firnmq.engines.compaction.rewrite import NOTE_BYTES
 from firnmq.engines.retention import expired_end
-from firnmq.engines.segments import Medium, SegmentState
-from firnmq.engines.shardlog.compact import NOTE_BYTES
-from firnmq.engines.tier import ColdMedium
+from firnmq.engines.tiering.api import ColdMedium
 from firnmq.errors import InvalidArgument, KeyNotFound, OffsetOutOfRange
 from firnmq.record import NewRecord, Record, decode, encode
 from tests.conformance.lab import Lab, Shard

@@ -7,8 +7,8 @@ from hypothesis.stateful import invariant, rule
 
 from firnmq.config import StorageType
 from firnmq.engines import AdapterOffsetStrategy, ShardSpec, tiered
+from firnmq.engines.catalog.segments import Medium, SegmentMeta, SegmentState
 from firnmq.engines.engine import LogEngine
-from firnmq.engines.segments import Medium, SegmentMeta, SegmentState
 from tests.conformance.copied import CopiedStore, begin, copy_bytes, upload
 from tests.properties.engines.machine import KEYS, TAGS, EngineMachine, fractions, new_records
 

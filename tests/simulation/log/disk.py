@@ -12,9 +12,9 @@ from pathlib import Path
 from firnmq.config import TopicConfig
 from firnmq.disk import Family
 from firnmq.disk.files import Buffer
-from firnmq.engines.layouts import PartitionPerFile
-from firnmq.engines.segments import SegmentMeta, SegmentState
-from firnmq.engines.state import ShardSpec
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
+from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.media.layouts import PartitionPerFile
 from firnmq.errors import StaleEpoch, StorageFailed
 from firnmq.testing.crash_disk import SECTOR_BYTES, Fate
 

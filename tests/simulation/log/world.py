@@ -17,12 +17,12 @@ from firnmq.config import StorageType, TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.disk.pool import Lane, PoolLimits, _run
 from firnmq.engines import Acks
-from firnmq.engines.durable import DurableBackend
+from firnmq.engines.catalog.state import ShardState
 from firnmq.engines.gate import AppendGate
-from firnmq.engines.segment import segment_engine
+from firnmq.engines.media.durable import DurableBackend
+from firnmq.engines.media.files import segment_engine
 from firnmq.engines.shardlog import Append, LogTurnHandler, ShardLog
 from firnmq.engines.shardlog.rolling.driver import RollDriver
-from firnmq.engines.state import ShardState
 from firnmq.errors import StorageFailed, TimedOut
 from firnmq.health import Health
 from firnmq.record import NewRecord, encode

@@ -3,9 +3,9 @@
 import pytest
 
 from firnmq.config import TopicConfig
+from firnmq.engines.catalog.segments import IllegalTransition, Medium, SegmentMeta, SegmentState
 from firnmq.engines.retention import expired_end, to_drop_here
-from firnmq.engines.segments import IllegalTransition, Medium, SegmentMeta, SegmentState
-from firnmq.engines.tier import TierCopy
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.testing import FakeClock
 
 NOW = 100_000

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.engines.segments import SegmentMeta, SegmentState
-from firnmq.engines.tier import TierCopy
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import StaleEpoch, StaleIncarnation
 from firnmq.meta import register_node
 from firnmq.meta.records import SEGMENTS, SHARDS, TIER_GRAVES

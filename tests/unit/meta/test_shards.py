@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import IllegalTransition, Medium, SegmentMeta, SegmentState
-from firnmq.engines.transactions import OpenTransaction
+from firnmq.engines.catalog.segments import IllegalTransition, Medium, SegmentMeta, SegmentState
+from firnmq.engines.catalog.transactions import OpenTransaction
 from firnmq.errors import (
     AlreadyExists,
     InvalidArgument,

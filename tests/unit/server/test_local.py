@@ -8,8 +8,8 @@ import pytest
 from firnmq.adapter import Topic
 from firnmq.config import StoreConfig, TopicConfig
 from firnmq.disk import run_blocking
-from firnmq.engines.engine import LogEngine
 from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.upkeep import Upkeep
 from firnmq.errors import AlreadyExists, Corruption, DirectoryInUse, TopicNotFound
 from firnmq.meta import SqliteMetaStore
 from firnmq.record import NewRecord
@@ -100,15 +100,15 @@ def test_a_defect_of_one_shard_keeps_no_other_from_its_upkeep(
             shard = f"{storage_type}-{name}"
             engine.create_shard(shard, config)
             run_blocking(engine.append(shard, [NewRecord(value=b"v")]))
-    real = LogEngine._retain
+    real = Upkeep._retain
 
-    def retain(engine: LogEngine, log: ShardLog) -> None:
+    def retain(engine: Upkeep, log: ShardLog) -> None:
         served.append(log.spec.name)
         if log.spec.name.endswith("first"):
             raise ZeroDivisionError("a defect")
         real(engine, log)
 
-    monkeypatch.setattr(LogEngine, "_retain", retain)
+    monkeypatch.setattr(Upkeep, "_retain", retain)
     with pytest.raises(ZeroDivisionError):
         store.housekeep()
     assert len(served) == 2 * len(store.engines)

@@ -4,9 +4,9 @@ import dataclasses
 import random
 
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import SegmentMeta, SegmentState
-from firnmq.engines.tier import IndexDump, TierCopy
-from firnmq.engines.transactions import AbortedTransaction
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
+from firnmq.engines.catalog.transactions import AbortedTransaction
+from firnmq.engines.tiering.api import IndexDump, TierCopy
 from firnmq.errors import Corruption
 from firnmq.index.api import TIMESTAMP_MIN
 from firnmq.index.layout import term

@@ -11,10 +11,10 @@ import pytest
 
 from firnmq.config import TopicConfig
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import Segment, SegmentGone, SegmentMeta
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
-from firnmq.engines.state import ShardSpec
-from firnmq.engines.tier import TierCopy
+from firnmq.engines.catalog.segments import Segment, SegmentGone, SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES, SegmentScan
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import Closed, Corruption
 from firnmq.index import Point
 from firnmq.tiering.cold.medium import READ_AHEAD, ColdStorage

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.engines.tier import IndexDump
-from firnmq.engines.transactions import AbortedTransaction
+from firnmq.engines.catalog.transactions import AbortedTransaction
+from firnmq.engines.tiering.api import IndexDump
 from firnmq.tiering.format import object_names
 from firnmq.tiering.format.index_object import read_index, write_index
 from firnmq.tiering.format.manifest import Manifest

@@ -8,7 +8,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firnmq.engines.tier import IndexDump
+from firnmq.engines.tiering.api import IndexDump
 from firnmq.errors import Corruption
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import term

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from firnmq.config import TopicConfig
-from firnmq.engines.segments import Medium, SegmentState
-from firnmq.engines.tier import TierCopy
+from firnmq.engines.catalog.segments import Medium, SegmentState
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.meta import MetaCache, SqliteMetaStore
 from firnmq.meta.records import (
     GraveRecord,

@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from firnmq.engines.transactions import OpenTransaction
+from firnmq.engines.catalog.transactions import OpenTransaction
 from firnmq.errors import Corruption
 from firnmq.tiering.format.manifest import (
     GroupsManifest,

@@ -19,7 +19,7 @@ from firnmq.cli.console import (
 from firnmq.cli.target import directory_option, opened, unserved_directory
 
 if TYPE_CHECKING:
-    from firnmq.engines.verify import Finding, Verification
+    from firnmq.engines.verify.findings import Finding, Verification
     from firnmq.server import Store, TopicHandle
 
 

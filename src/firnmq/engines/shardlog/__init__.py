@@ -9,10 +9,10 @@ from firnmq.engines.shardlog.append import (
 )
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import ShardLog
-from firnmq.engines.shardlog.raw import RawReader
-from firnmq.engines.shardlog.read import LogReader
+from firnmq.engines.shardlog.reading.raw import RawReader
+from firnmq.engines.shardlog.reading.records import LogReader
+from firnmq.engines.shardlog.reading.times import TimeReader
 from firnmq.engines.shardlog.recovery import forget_deletions_beyond_end, open_log, truncate_log
-from firnmq.engines.shardlog.times import TimeReader
 from firnmq.engines.shardlog.turn import LogTurnHandler
 
 __all__ = [

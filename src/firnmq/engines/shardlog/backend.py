@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from firnmq.clock import Clock
-from firnmq.engines.retired import Retired
-from firnmq.engines.segments import Segment, SegmentBytes, SegmentCopy, SegmentMeta
+from firnmq.engines.catalog.retired import Retired
+from firnmq.engines.catalog.segments import Segment, SegmentBytes, SegmentCopy, SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.shardlog.producers import ProducerStates
-from firnmq.engines.state import ShardSpec
-from firnmq.engines.tier import ColdMedium
+from firnmq.engines.tiering.api import ColdMedium
 from firnmq.health import Health
 from firnmq.index import Checkpoint, IndexSink, SegmentIndex
 

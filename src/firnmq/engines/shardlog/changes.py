@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from firnmq.engines.segments import Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Segment, SegmentMeta
 from firnmq.errors import FirnError, StaleEpoch, StorageFailed
 from firnmq.eventlog import EventLogger
 

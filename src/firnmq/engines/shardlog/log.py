@@ -18,7 +18,8 @@ from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.segments import Rows, Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Rows, Segment, SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.shardlog import changes
 from firnmq.engines.shardlog.append import (
     BATCH_RECORDS_MAX,
@@ -27,15 +28,14 @@ from firnmq.engines.shardlog.append import (
     merge_records,
 )
 from firnmq.engines.shardlog.backend import Backend, IndexEntry, TurnIndex
-from firnmq.engines.shardlog.known import KnownBytes
 from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
+from firnmq.engines.shardlog.reading.known import KnownBytes
 from firnmq.engines.shardlog.rolling.machine import LogClosed, RollMachine
 from firnmq.engines.shardlog.rolling.parked import ParkedAppends
 from firnmq.engines.shardlog.rolling.steps import is_old
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.shardlog.watermark import HighWatermark, PendingPoint, complete
-from firnmq.engines.state import ShardSpec
 from firnmq.errors import (
     FirnError,
     InvalidTransactionState,

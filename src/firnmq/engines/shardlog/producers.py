@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from firnmq.engines.transactions import (
+from firnmq.engines.catalog.transactions import (
     AbortedTransaction,
     AbortedTransactions,
     OpenTransaction,

@@ -14,15 +14,15 @@ from typing import NamedTuple, Protocol
 from firnmq.config import Durability
 from firnmq.disk.files import is_blank
 from firnmq.disk.preallocation import may_be_preallocated
-from firnmq.engines.segments import Segment, SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import Segment, SegmentMeta, SegmentState
+from firnmq.engines.catalog.state import ShardSpec, ShardState
+from firnmq.engines.catalog.transactions import OpenTransaction
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
+from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.shardlog.tail import Tail
-from firnmq.engines.state import ShardSpec, ShardState
-from firnmq.engines.transactions import OpenTransaction
 from firnmq.errors import Corruption
 from firnmq.index import Checkpoint, IndexBuilder, Point, RocksSegmentIndex
 from firnmq.record import BatchEntry, BatchStream, Reason, crc32c, parse_header

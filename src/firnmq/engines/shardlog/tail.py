@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firnmq.engines.segments import Segment
+from firnmq.engines.catalog.segments import Segment
 from firnmq.index import IndexBuilder
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firnmq.engines.shardlog.log import ShardLog
-from firnmq.engines.shardlog.scan import CHUNK_BYTES, SegmentScan
+from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES, SegmentScan
 from firnmq.errors import InvalidArgument
 from firnmq.index import Point
 

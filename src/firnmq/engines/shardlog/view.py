@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
-from firnmq.engines.segments import Segment
-from firnmq.engines.transactions import AbortedTransactions
+from firnmq.engines.catalog.segments import Segment
+from firnmq.engines.catalog.transactions import AbortedTransactions
 
 
 class View(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Final
 from firnmq.config import TopicConfig
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Survey, SurveyedSegment
-from firnmq.engines.state import ShardSpec
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.errors import InvalidArgument, TopicNotFound
 from firnmq.lake.plans.plan import Plan, TablePlace, Wanted, is_rest
 from firnmq.lake.plans.planning import begin_plan, finish_plan, table_name

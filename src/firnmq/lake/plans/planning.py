@@ -16,7 +16,7 @@ import msgspec
 
 from firnmq.adapter import Topic
 from firnmq.engines.api import ReadEngine, Survey, SurveyedSegment
-from firnmq.engines.segments import SegmentGone
+from firnmq.engines.catalog.segments import SegmentGone
 from firnmq.errors import InvalidArgument, NoObjectStore, ShardNotFound, StoreError
 from firnmq.index import Point, SegmentIndex
 from firnmq.lake.plans.machine import file_id_of, machine_id

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
-from firnmq.engines.segments import SegmentMeta
-from firnmq.engines.state import ShardSpec
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.errors import Corruption, ObjectNotFound, ObjectTruncated, StoreError
 from firnmq.record import crc32c
 from firnmq.tiering.format.manifest import SegmentManifest, read_manifest

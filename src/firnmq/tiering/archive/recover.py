@@ -19,8 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from firnmq.config import StorageType, TopicConfig
+from firnmq.engines.catalog.transactions import AbortedTransaction, OpenTransaction
 from firnmq.engines.shardlog.producers import Producer
-from firnmq.engines.transactions import AbortedTransaction, OpenTransaction
 from firnmq.errors import (
     Corruption,
     FirnError,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from firnmq.clock import Clock
-from firnmq.engines.segments import SegmentState
+from firnmq.engines.catalog.segments import SegmentState
 from firnmq.errors import ObjectNotFound
 from firnmq.eventlog import EventLogger
 from firnmq.ids import TimestampMs

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from firnmq.engines.state import ShardState
+from firnmq.engines.catalog.state import ShardState
 from firnmq.errors import FirnError, ShardNotFound
 from firnmq.eventlog import EventLogger
 from firnmq.tiering.archive.group_offsets import GroupOffsets, GroupOffsetsWriter, GroupSource

@@ -15,8 +15,8 @@ from typing import Protocol
 from crc32c import crc32c
 
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import SegmentMeta
-from firnmq.engines.transactions import AbortedTransaction
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.catalog.transactions import AbortedTransaction
 from firnmq.errors import Corruption
 from firnmq.index import RECORDS_PER_POINT, KeyHit, Point, TagHit
 from firnmq.index.layout import term

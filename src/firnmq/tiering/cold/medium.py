@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import Rows, SegmentGone, SegmentMeta
-from firnmq.engines.state import ShardSpec
+from firnmq.engines.catalog.segments import Rows, SegmentGone, SegmentMeta
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.errors import ObjectNotFound
 from firnmq.index import Point
 from firnmq.tiering.cold.cache import CacheStatistics, ChunkCache, RangeStore

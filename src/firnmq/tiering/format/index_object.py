@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from crc32c import crc32c
 
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import SegmentMeta
-from firnmq.engines.tier import IndexDump
-from firnmq.engines.transactions import AbortedTransaction
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.catalog.transactions import AbortedTransaction
+from firnmq.engines.tiering.api import IndexDump
 from firnmq.errors import Corruption
 from firnmq.tiering.format.index_layout import (
     BLOCK_BYTES,

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from firnmq.disk.files import Buffer
-from firnmq.engines.transactions import AbortedTransaction
+from firnmq.engines.catalog.transactions import AbortedTransaction
 from firnmq.index import KeyHit, Point, TagHit
 from firnmq.tiering.format.index_layout import (
     Cursor,

@@ -14,9 +14,9 @@ import msgspec
 from crc32c import crc32c
 
 from firnmq.disk.files import Buffer
-from firnmq.engines.segments import Medium, SegmentMeta, SegmentState
-from firnmq.engines.tier import TierCopy
-from firnmq.engines.transactions import OpenTransaction
+from firnmq.engines.catalog.segments import Medium, SegmentMeta, SegmentState
+from firnmq.engines.catalog.transactions import OpenTransaction
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import Corruption, InvalidField
 from firnmq.tiering.format.fields import (
     ClaimNumber,

@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from firnmq.config.names import check_topic_name
-from firnmq.engines.segments import SegmentMeta
+from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.errors import InvalidArgument
 from firnmq.tiering.format.fields import NUMBER_MAX
 from firnmq.tiering.stores.api import KEY_LENGTH_MAX

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from firnmq.config import StorageType, TopicConfig
-from firnmq.engines.segments import Medium, SegmentState
+from firnmq.engines.catalog.segments import Medium, SegmentState
 from firnmq.errors import Corruption
 from firnmq.eventlog import EventLogger
 from firnmq.meta import Event, MetaCache

@@ -19,8 +19,8 @@ from concurrent.futures import Future, wait
 from firnmq.clock import Clock
 from firnmq.config import TieringConfig
 from firnmq.engines.api import TieringEngine
-from firnmq.engines.segments import SegmentState
-from firnmq.engines.state import ShardState
+from firnmq.engines.catalog.segments import SegmentState
+from firnmq.engines.catalog.state import ShardState
 from firnmq.errors import Closed, FirnError, ShardNotFound, StaleEpoch, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaStore

@@ -14,10 +14,10 @@ from typing import Protocol
 from firnmq.clock import Clock
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import TieringEngine
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.catalog.state import ShardState
 from firnmq.engines.retention import to_drop_here
-from firnmq.engines.segments import SegmentMeta
-from firnmq.engines.state import ShardState
-from firnmq.engines.tier import TierCopy
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import (
     Corruption,
     ObjectCorrupt,

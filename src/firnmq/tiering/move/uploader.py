@@ -19,8 +19,8 @@ from typing import NamedTuple
 from firnmq.clock import Clock
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import CopyEngine
-from firnmq.engines.segments import SegmentMeta
-from firnmq.engines.tier import SealedSource, TierCopy
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.tiering.api import SealedSource, TierCopy
 from firnmq.errors import (
     Closed,
     Corruption,

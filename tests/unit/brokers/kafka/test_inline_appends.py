@@ -22,7 +22,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
 )
 from firnmq.config import Durability
 from firnmq.disk import FileCache, pool
-from firnmq.engines.durable import DurableKeeper
+from firnmq.engines.media.durable import DurableKeeper
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.record import Compression, NewRecord, decode, encode

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from firnmq.engines.segments import Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Segment, SegmentMeta
 from firnmq.engines.shardlog.rolling.state import RollState
 from firnmq.engines.shardlog.tail import Tail
 

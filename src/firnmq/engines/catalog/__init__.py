@@ -1,0 +1,1 @@
+"""What is kept of shards beside their records: specs, segments, deletions, transactions."""

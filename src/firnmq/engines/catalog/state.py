@@ -1,0 +1,287 @@
+"""What engines keep durably beside the records: shards, segment chains, starts, deletions.
+
+Shards and chains are the ShardCatalog's, which the code that assembles the engines passes in.
+Deletions are in the key-value store's STATE family, first byte by kind; docs/formats/state.md
+describes it. Every change here is synced before the call returns.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from firnmq.config import TopicConfig
+from firnmq.disk import Family, KeyValueStore
+from firnmq.engines.catalog.retired import Retired, RetiredDeletions
+from firnmq.engines.catalog.retired import after as _after
+from firnmq.engines.catalog.segments import SegmentMeta
+
+_HOLE, _DEAD_KEY = b"H", b"K"
+
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSpec:
+    """What a shard is: its name, its number in the key-value store, its topic's options."""
+
+    name: str
+    uid: int
+    config: TopicConfig
+    epoch: int = 0
+    """Of its leader, written into batches."""
+    revision: int = 0
+    """Of the topic's record that `config` was taken from. An older record never replaces it."""
+
+
+class ShardCatalog(Protocol):
+    """Which shards there are, and their chains of segments. Safe with threads.
+
+    Every change is one transaction, durable when the call returns. A change of a segment that has
+    changed since the caller read it raises StaleEpoch: its epoch must be the one the caller knows.
+    """
+
+    def add_shards(
+        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
+    ) -> list[ShardSpec]:
+        """Registers shards, each with an empty active segment; AlreadyExists if one is there.
+
+        With a topic, its options are theirs; they are not kept again with every shard.
+        """
+
+    def reconfigure(self, spec: ShardSpec) -> None:
+        """Keeps a shard's other options, unless they are its topic's."""
+
+    def shards(self) -> list[ShardSpec]: ...
+
+    def remove_shards(self, names: Iterable[str]) -> None:
+        """Forgets shards and their chains; those that are not there are passed over."""
+
+    def chain(self, uid: int) -> list[SegmentMeta]:
+        """The shard's segments in order, those included whose bytes are being removed."""
+
+    def active_seq(self, uid: int) -> int:
+        """The segment that the shard names as its active one."""
+
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Seals the active segment and makes the next one active. `producers`: what is known of
+        them where the sealed one ends."""
+
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
+        """Puts one sealed segment in the place of itself and of those after it, which were merged
+        into it. Its epoch is the next one."""
+
+    def begin_again(self, uid: int, active: SegmentMeta) -> SegmentMeta:
+        """Makes this the active segment of a shard whose memory is gone; as it is now."""
+
+    def is_held_here(self, uid: int) -> bool:
+        """Whether the active segment is of this life of the node."""
+
+    def start_offset(self, uid: int) -> int: ...
+
+    def move_start(
+        self,
+        uid: int,
+        start_offset: int,
+        deleted: Sequence[SegmentMeta],
+        active: SegmentMeta | None = None,
+    ) -> None:
+        """Moves the start and marks the segments below it deleted. `active` is where a memory
+        shard goes on, if what it had as active is dropped as well."""
+
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
+        """Removes descriptions of dropped segments."""
+
+    def lake_end(self, uid: int) -> int:
+        """End of what the lake's table has of the shard; 0 if it was never reported."""
+
+    def has_lake(self, uid: int) -> bool:
+        """Whether that end was reported, be it 0: the shard has a table, or is about to."""
+
+    def segment(self, uid: int, seq: int) -> SegmentMeta | None:
+        """One segment as it is now."""
+
+    def producers(self, uid: int, seq: int) -> tuple[tuple[int, bytes], ...]:
+        """What is known of idempotent producers where a sealed segment ends."""
+
+    def change_copy(self, uid: int, new: SegmentMeta) -> None:
+        """Gives a sealed segment another copy in the object store, or says that it is only there.
+        Its epoch is the next one."""
+
+    def dead_copies(self) -> list[tuple[str, SegmentMeta]]:
+        """Deleted segments, with their shards' names, that may still have objects."""
+
+    def forget_copy(self, uid: int, seq: int) -> None:
+        """Removes the description of a deleted segment whose objects are gone."""
+
+
+class ShardState:
+    """Durable facts about shards. Safe with threads.
+
+    What a change of the catalog relies on in the key-value store is synced before it: the indexes
+    and rows of a segment that is sealed, and the removal of those of one that is forgotten.
+    """
+
+    def __init__(self, kv: KeyValueStore, catalog: ShardCatalog) -> None:
+        self._kv = kv
+        self.retired_deletions = RetiredDeletions(kv)
+        self.catalog = catalog
+        self.add_shards = catalog.add_shards
+        self.reconfigure = catalog.reconfigure
+        self.shards = catalog.shards
+        self.chain = catalog.chain
+        self.active_seq = catalog.active_seq
+        self.start_offset = catalog.start_offset
+        self.lake_end = catalog.lake_end
+        self.has_lake = catalog.has_lake
+        self.segment = catalog.segment
+        self.producers = catalog.producers
+        self.change_copy = catalog.change_copy
+        self.dead_copies = catalog.dead_copies
+        self.forget_copy = catalog.forget_copy
+
+    def remove_shards(self, names: Sequence[str], specs: Sequence[ShardSpec]) -> None:
+        """Forgets shards and everything kept for them here, as far as anything is."""
+        with self._kv.batch() as batch:
+            for spec in specs:
+                uid = _U32.pack(spec.uid)
+                for kind in (_HOLE, _DEAD_KEY):
+                    batch.delete_range(Family.STATE, kind + uid, _after(kind + uid))
+                self.retired_deletions.forget(batch, spec.uid)
+        self._kv.sync()
+        self.catalog.remove_shards(names)
+
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        producers: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Seals the active segment and makes the next one the active one."""
+        self._kv.sync()  # A sealed segment is never scanned again: its index must be whole.
+        self.catalog.roll(uid, sealed, active, producers)
+
+    def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
+        """Puts one sealed segment in the place of itself and of those after it, which were merged
+        into it: one durable change."""
+        self._kv.sync()
+        self.catalog.replace_sealed(uid, new, merged)
+
+    def forget_segments(self, uid: int, seqs: Sequence[int]) -> None:
+        """Removes descriptions of dropped segments."""
+        if seqs:
+            self._sync_all()
+            self.catalog.forget_segments(uid, seqs)
+
+    def _sync_all(self) -> None:
+        """Makes all that the key-value store shows durable; one that failed is reopened first. Not
+        for writes that must not be lost: those which a failure has left in doubt may be gone."""
+        with self._kv.batch():
+            pass
+        self._kv.sync()
+
+    # Bounds and deletions -----------------------------------------------------------------------
+
+    def move_start(
+        self,
+        uid: int,
+        start_offset: int,
+        deleted: Sequence[SegmentMeta],
+        active: SegmentMeta | None = None,
+    ) -> None:
+        """Moves the start and marks the segments below it deleted, as one durable change."""
+        self._sync_all()  # A log must not end before its start: rows may not be synced yet.
+        self.catalog.move_start(uid, start_offset, deleted, active)
+
+    def holes(self, uid: int) -> set[int]:
+        prefix = _HOLE + _U32.pack(uid)
+        rows = self._kv.items(Family.STATE, prefix, _after(prefix))
+        return {_U64.unpack_from(key, len(prefix))[0] for key, _ in rows}
+
+    def add_holes(self, uid: int, offsets: list[int]) -> None:
+        prefix = _HOLE + _U32.pack(uid)
+        with self._kv.batch() as batch:
+            batch.put_many(Family.STATE, [(prefix + _U64.pack(at), b"") for at in offsets])
+        self._kv.sync()
+
+    def drop_holes_from(self, uid: int, offset: int) -> None:
+        """Forgets deletions at and above an offset at which the log was truncated."""
+        prefix = _HOLE + _U32.pack(uid)
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.STATE, prefix + _U64.pack(offset), _after(prefix))
+        self._kv.sync()
+
+    def dead_keys(self, uid: int) -> dict[bytes, int]:
+        prefix = _DEAD_KEY + _U32.pack(uid)
+        rows = self._kv.items(Family.STATE, prefix, _after(prefix))
+        return {key[len(prefix) :]: _U64.unpack(value)[0] for key, value in rows}
+
+    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None:
+        with self._kv.batch() as batch:
+            batch.put(Family.STATE, _DEAD_KEY + _U32.pack(uid) + key, _U64.pack(below_offset))
+        self._kv.sync()
+
+    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None:
+        with self._kv.batch() as batch:
+            for key in keys:
+                batch.delete(Family.STATE, _DEAD_KEY + _U32.pack(uid) + key)
+
+    # Deletions that the log is done with --------------------------------------------------------
+
+    def retire_holes_below(self, uid: int, offset: int) -> None:
+        """Forgets deletions below the start, or keeps them for the table, if there is one. Where
+        nothing is kept it is not synced, since opening the shard does it again."""
+        prefix = _HOLE + _U32.pack(uid)
+        lower, upper = prefix, prefix + _U64.pack(offset)
+        gone: list[int] = []
+        if self.has_lake(uid):
+            rows = self._kv.items(Family.STATE, lower, upper)
+            gone = [_U64.unpack_from(key, len(prefix))[0] for key, _ in rows]
+        with self.retired_deletions.adding(uid, gone, {}) as batch:
+            batch.delete_range(Family.STATE, lower, upper)
+        if gone:
+            self._kv.sync()
+
+    def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None:
+        """Likewise for keys whose deletion is about nothing that the log still has."""
+        if not dead:
+            return
+        kept = dead if self.has_lake(uid) else {}
+        with self.retired_deletions.adding(uid, (), kept) as batch:
+            for key in dead:
+                batch.delete(Family.STATE, _DEAD_KEY + _U32.pack(uid) + key)
+        if kept:
+            self._kv.sync()
+
+    def note_retired(self, uid: int, holes: Sequence[int], dead_keys: Mapping[bytes, int]) -> None:
+        """Keeps deletions that are about the table alone; nothing if there is none."""
+        if (holes or dead_keys) and self.has_lake(uid):
+            with self.retired_deletions.adding(uid, holes, dead_keys):
+                pass
+            self._kv.sync()
+
+    def retired(self, uid: int) -> Retired | None:
+        """What is kept for the shard's table; None if it has none."""
+        return self.retired_deletions.read(uid) if self.has_lake(uid) else None
+
+    def deletions(self, uid: int) -> tuple[set[int], dict[bytes, int]]:
+        """All that is kept: what the log hides, and what the table may still have. In this order,
+        which is the one in which a deletion goes from the one to the other."""
+        holes, dead_keys = self.holes(uid), self.dead_keys(uid)
+        retired = self.retired_deletions.read(uid)
+        return holes | retired.holes, merged_keys(dead_keys, retired.dead_keys)
+
+
+def merged_keys(one: Mapping[bytes, int], other: Mapping[bytes, int]) -> dict[bytes, int]:
+    """Deleted keys of both, each as far as the one that reaches further."""
+    return {**one, **{key: max(below, one.get(key, 0)) for key, below in other.items()}}

@@ -1,0 +1,1 @@
+"""Compaction: which segments, what stays of them, and the copy that replaces one."""

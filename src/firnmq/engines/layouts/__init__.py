@@ -1,5 +1,0 @@
-"""Layouts: how segments' bytes are laid into files."""
-
-from firnmq.engines.layouts.partition_per_file import PartitionPerFile
-
-__all__ = ["PartitionPerFile"]

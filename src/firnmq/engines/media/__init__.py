@@ -1,0 +1,1 @@
+"""Where the bytes of segments are: in memory, in RocksDB, in files."""

@@ -1,5 +1,0 @@
-"""The RocksDB engine: shards as rows of the node's key-value store."""
-
-from firnmq.engines.rocksdb.engine import RowLayout, rocksdb_engine
-
-__all__ = ["RowLayout", "rocksdb_engine"]

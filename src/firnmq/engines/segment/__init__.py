@@ -1,5 +1,0 @@
-"""The segment engine: shards as files, one per segment."""
-
-from firnmq.engines.segment.engine import segment_engine, segment_layout
-
-__all__ = ["segment_engine", "segment_layout"]

@@ -1,0 +1,1 @@
+"""Checks what is stored, and names what is wrong with it."""
