@@ -3,7 +3,7 @@ while a command starts: what the command makes of it.
 
 The launcher starts Python with SIGINT and SIGTERM blocked. `end_on_interrupt` lets SIGINT through:
 a Ctrl-C in between is not lost and ends the process there. SIGTERM waits until the command is
-known, and for `firn serve` until its handler is set. Imports little, since it comes before all else.
+known, and for `firn serve` until its handler is set. Imports little, since it comes first.
 """
 
 from __future__ import annotations
