@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from firnmq.config import StorageType
-from firnmq.engines import AdapterOffsetStrategy, ShardSpec, tiered
+from firnmq.engines import AdapterOffsetStrategy, ShardSpec
 from firnmq.engines.catalog.segments import Medium, SegmentMeta, SegmentState
 from firnmq.engines.engine import LogEngine
+from firnmq.engines.tiering.copies import become_remote
 from tests.conformance.copied import CopiedStore, begin, copy_bytes, upload
 from tests.properties.engines.machine import KEYS, TAGS, EngineMachine, fractions, new_records
 
@@ -122,7 +123,7 @@ class TieredMachine(EngineMachine):
         if seq is not None:
             log = self.engine.log(self.shard.name)
             with log.lock:
-                tiered.become_remote(log, seq)
+                become_remote(log, seq)
             self.crash()
 
     @rule(
