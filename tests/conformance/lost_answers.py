@@ -63,7 +63,10 @@ def lost_answers(
             raise StorageFailed("the meta store", OSError(5, "Input/output error"))
         return _Connection(connect(), plan)
 
-    store._db = _Connection(store._db, plan)  # type: ignore[assignment]
+    is_one = store._write_db is store._db
+    store._write_db = _Connection(store._write_db, plan)  # type: ignore[assignment]
+    if is_one:
+        store._db = store._write_db
     store._connect = connected  # type: ignore[method-assign]
     try:
         yield plan

@@ -4,8 +4,8 @@
 watcher that was away for a while misses nothing as long as the changes are kept.
 
 A data directory belongs to one process, so its store locks the file permanently and needs no shared
-memory. If it is opened as shared, several processes may use it, and watches poll for commits of the
-others.
+memory. If it is opened as shared, several processes of one machine may use it: one connection
+reads, another one writes under a lock of all processes, and hints wake the watches of the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,17 @@ from firnmq.meta.api import (
     TxnConflict,
 )
 from firnmq.meta.checks import check_request
+from firnmq.meta.sharing import Hints, WriterLock
 
 CHANGES_KEPT = 10_000
 """Revisions a watcher may be behind; one further behind reads a snapshot again."""
 _COMPACT_EVERY = 500
 _TAKE_REVISIONS = 1_000
 """Revisions per call of a watch: bounds its memory."""
-_BUSY_S = 30.0
-"""How long a writer waits for another process before it gives up."""
-_POLL_S = 0.02
-"""How often a watch of a shared store polls for commits of other processes."""
+_BUSY_S = 5.0
+"""How long a writer waits for another process before it gives up; etcd's calls take as long."""
+_IDLE_S = 0.25
+"""How often a shared store looks without a hint: for lapsed sessions, and for a lost hint."""
 _WHERE = "the meta store"
 
 _SCHEMA = """
@@ -85,7 +86,8 @@ away than a session lasts is from before the restart, and so is its session."""
 
 
 class SqliteMetaStore:
-    """A MetaStore in one file. One connection, one transaction at a time, under one lock."""
+    """A MetaStore in one file: one transaction at a time. Locks are taken in this order: the one of
+    writers, then the condition."""
 
     txn_ops_max = 50_000
     """Bounds the memory of one transaction and the time for which it blocks others."""
@@ -97,11 +99,13 @@ class SqliteMetaStore:
         clock: Clock | None = None,
         is_shared: bool = False,
         changes_kept: int = CHANGES_KEPT,
+        busy_s: float = _BUSY_S,
     ) -> None:
         self._path = path
         self._clock: Clock = clock or SystemClock()
         self._is_shared = is_shared
         self._changes_kept = changes_kept
+        self._busy_s = busy_s
         self._changed = threading.Condition(threading.RLock())
         """Guards everything below; notified at every commit and when the store is closed."""
         self._committed = 0
@@ -110,9 +114,29 @@ class SqliteMetaStore:
         self.on_failure: Callable[[FirnError], None] = _ignore_failure
         """Called each time that a commit fails."""
         self._is_closed = False
-        self._db = self._connect()
-        if not is_shared:
+        self._writers: WriterLock | None = None
+        self._hints: Hints | None = None
+        self._follower: threading.Thread | None = None
+        if is_shared:
+            self._open_shared()
+        else:
+            self._db = self._write_db = self._connect()
             self._end_sessions("id > ?", 0)  # All other processes have ended.
+
+    def _open_shared(self) -> None:
+        with ExitStack() as opened:
+            try:
+                self._writers = WriterLock(_beside(self._path, "-writers"), self._busy_s)
+                opened.callback(self._writers.close)
+                self._hints = Hints(_beside(self._path, "-watchers"))
+                opened.callback(self._hints.close)
+            except OSError as error:
+                raise storage_failure(_WHERE, error) from error
+            with self._writers.held():  # Only one process makes the tables, or recovers the log.
+                self._write_db = self._connect()
+                opened.callback(self._write_db.close)
+                self._db = self._connect()
+            opened.pop_all()
 
     # Reading ------------------------------------------------------------------------------
 
@@ -143,7 +167,7 @@ class SqliteMetaStore:
         check_request(compares, puts, deletes, self.txn_ops_max)
         self.expire_sessions()
         revision = 0
-        with self._changed:  # The lock is held from the transaction to the check of its outcome.
+        with self._may_write():  # Held from the transaction to the check of its outcome.
             try:
                 with self._writing() as db:
                     for compare in compares:
@@ -163,8 +187,8 @@ class SqliteMetaStore:
     def _has_happened(self, revision: int, failure: StorageFailed) -> bool:
         """Whether a transaction was stored although its commit failed.
 
-        Reopening the database decides it. If that fails too, or if the revision may be another
-        process's, the failure says that the outcome is unknown.
+        Reopening the database decides it; if that fails too, the failure says that the outcome is
+        unknown. The revision is no other process's, because the lock of writers is held.
         """
         try:
             with self._using() as db:
@@ -172,8 +196,7 @@ class SqliteMetaStore:
         except FirnError:
             failure.is_outcome_unknown = True
             return False
-        failure.is_outcome_unknown = self._is_shared and found >= revision
-        return found >= revision and not self._is_shared
+        return found >= revision
 
     def compact(self, revision: int) -> None:
         """Deletes the changes below a revision; watchers that are behind it start over."""
@@ -216,6 +239,7 @@ class SqliteMetaStore:
             oldest = _counter(db, "oldest")
         if from_revision < oldest:
             raise Compacted(from_revision, oldest)
+        self._begin_following()
         return SqliteWatch(self, prefix, from_revision)
 
     def take_changes(
@@ -223,19 +247,40 @@ class SqliteMetaStore:
     ) -> Changes | None:
         """Waits for changes from a revision on; None if there are none in time. For watches."""
         deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while is_wanted():
+        while True:
+            if self._failure is not None:
+                self._reopen()
+            with self._changed:
+                if not is_wanted():
+                    raise Closed("the watch is closed")
                 found = self._changes(prefix, from_revision)
                 left = deadline - time.monotonic()
                 if found is not None or left <= 0:
                     return found
-                self._changed.wait(min(left, _POLL_S) if self._is_shared else left)
-        raise Closed("the watch is closed")
+                self._changed.wait(left)
+
+    def _begin_following(self) -> None:
+        """Starts the thread that learns of other processes' commits, with the first watch."""
+        with self._changed:
+            if self._hints is None or self._follower is not None or self._is_closed:
+                return
+            self._hints.listen()
+            self._follower = threading.Thread(
+                target=self._follow, args=(self._hints,), name="firn-meta-follow", daemon=True
+            )
+            self._follower.start()
+
+    def _follow(self, hints: Hints) -> None:
+        while not self._is_closed:
+            if not hints.wait(_IDLE_S):
+                with suppress(FirnError):  # Whoever needs the store next gets the error.
+                    self.expire_sessions()
+            self.wake_watches()
 
     def _changes(self, prefix: str, from_revision: int) -> Changes | None:
         if not self._is_shared and self._failure is None and self._committed < from_revision:
             return None
-        with self._using() as db, _transaction(db, "DEFERRED"):
+        with self._reading() as db, _transaction(db, "DEFERRED"):
             self._committed = _counter(db, "revision")
             if self._committed < from_revision:
                 return None
@@ -325,19 +370,42 @@ class SqliteMetaStore:
                 return
             self._is_closed = True
             self._changed.notify_all()
+        if self._hints is not None and self._follower is not None:
+            self._hints.tell(also_self=True)
+            self._follower.join()
+        with ExitStack() as held:
+            with suppress(TimedOut):  # Then a process stands still; closing needs nothing of it.
+                held.enter_context(self._may_write())
+            held.enter_context(self._changed)
             try:
+                self._write_db.close()
                 self._db.close()
             except sqlite3.Error as error:
                 raise _typed(error, self._path) from error
+            finally:
+                if self._hints is not None:
+                    self._hints.close()
+        if self._writers is not None:
+            self._writers.close()
+
+    def _may_write(self) -> AbstractContextManager[Any]:
+        """The lock of writers. Readers of a shared store do not wait for it."""
+        return self._changed if self._writers is None else self._writers.held()
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        """The connection, exclusively for this thread; reopened after a failure."""
+        """The connection for reading, after a failure reopened."""
+        if self._failure is not None:
+            self._reopen()
+        with self._reading() as db:
+            yield db
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection for reading, exclusively for this thread."""
         with self._changed:
             if self._is_closed:
                 raise Closed("the meta store is closed")
-            if self._failure is not None:
-                self._reopen()
             try:
                 yield self._db
             except sqlite3.Error as error:
@@ -346,7 +414,12 @@ class SqliteMetaStore:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is committed, durably, when the block ends without an error."""
-        with self._using() as db:
+        with self._may_write():
+            if self._failure is not None:
+                self._reopen()
+            if self._is_closed:
+                raise Closed("the meta store is closed")
+            db = self._write_db
             try:
                 with _transaction(db, "IMMEDIATE"):
                     yield db
@@ -356,30 +429,39 @@ class SqliteMetaStore:
                     self._failure = failure
                     self.on_failure(failure)
                 raise failure from error
-            self._committed = _counter(db, "revision")
-            self._changed.notify_all()
+            with self._changed:
+                self._committed = max(self._committed, _counter(db, "revision"))
+                self._changed.notify_all()
+            if self._hints is not None:
+                self._hints.tell()
 
     def _reopen(self) -> None:
         """Reopens the database after a failed commit, which may or may not be on the device.
 
         The write-ahead log, as it reads now, decides. A full checkpoint makes the decision durable:
         pages of a failed sync may be in the page cache but not on the device."""
-        with suppress(sqlite3.Error):
-            self._db.close()
-        self._db = self._connect()
-        try:
-            is_busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.Error as error:
-            raise _typed(error, self._path) from error
-        if is_busy:
-            raise TimedOut("another process keeps the meta store's log in use; try again")
-        self._failure = None
-        self._changed.notify_all()
+        with self._may_write(), self._changed:
+            if self._failure is None or self._is_closed:
+                return
+            for db in (self._write_db, self._db):
+                with suppress(sqlite3.Error):
+                    db.close()
+            self._db = self._write_db = self._connect()
+            if self._is_shared:
+                self._db = self._connect()
+            try:
+                is_busy, _, _ = self._write_db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error as error:
+                raise _typed(error, self._path) from error
+            if is_busy:
+                raise TimedOut("another process keeps the meta store's log in use; try again")
+            self._failure = None
+            self._changed.notify_all()
 
     def _connect(self) -> sqlite3.Connection:
         try:
             db = sqlite3.connect(
-                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
             raise _typed(error, self._path) from error
@@ -435,6 +517,10 @@ class SqliteWatch:
     def close(self) -> None:
         self._is_closed = True
         self._store.wake_watches()
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
 
 
 def _ignore_failure(_: FirnError) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from pathlib import Path
 
 from firnmq.meta import Compare, SqliteMetaStore, TxnConflict
@@ -45,3 +46,33 @@ def move_around(descriptor: int, path: str, seed: int) -> None:
         gone = [each.key for each in store.range(f"{(number + 1) % 3}/").entries]
         _say(descriptor, f"intend {number} {len(puts) - 1}")
         _say(descriptor, f"done {number} {store.txn([], puts, gone)}")
+
+
+def churn(descriptor: int, path: str, name: str) -> None:
+    """Without end, beside others: puts two keys with one value, under a name of its own."""
+    store = SqliteMetaStore(Path(path), is_shared=True)
+    number = 0
+    while True:
+        number += 1
+        value = b"%d" % number * 500
+        _say(descriptor, f"{store.txn(puts={f'{name}/a': value, f'{name}/b': value})}")
+
+
+def live(descriptor: int, path: str, ttl_s: float) -> None:
+    """Puts a key under a session and keeps it alive until the end."""
+    store = SqliteMetaStore(Path(path), is_shared=True)
+    session = store.session(ttl_s)
+    store.txn(puts={"nodes/1": b""}, session=session)
+    _say(descriptor, "alive")
+    while True:
+        session.keep_alive()
+        time.sleep(ttl_s / 5)
+
+
+def hold_the_lock(descriptor: int, path: str) -> None:
+    """Stands still in the middle of a transaction."""
+    store = SqliteMetaStore(Path(path), is_shared=True)
+    with store._writing() as db:
+        db.execute("INSERT INTO entries VALUES ('half', x'', 1, 1, 0)")
+        _say(descriptor, "held")
+        time.sleep(600)

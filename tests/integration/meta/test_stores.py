@@ -1,4 +1,4 @@
-"""What every MetaStore does, with SQLite and with a real etcd.
+"""What every MetaStore does, with SQLite, with SQLite in two processes and with a real etcd.
 
 Revisions of etcd do not begin at 0 and are shared by all who use it, so they are compared with each
 other and never with a number.
@@ -28,8 +28,10 @@ from firnmq.meta import (
 from firnmq.meta.etcd import EtcdMetaStore
 from firnmq.testing import FakeClock
 from firnmq.testing.etcd import EtcdCluster
+from tests.integration.meta.elsewhere import OtherProcess, StoreOfTwo
 from tests.integration.meta.etcds import etcd_program
 
+AnyStore = SqliteMetaStore | StoreOfTwo | EtcdMetaStore
 SOON_S = 10.0
 _prefixes = itertools.count()
 
@@ -41,12 +43,20 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     cluster.stop()
 
 
-@pytest.fixture(params=["sqlite", "etcd"])
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[SqliteMetaStore | EtcdMetaStore]:
+@pytest.fixture(scope="module")
+def other() -> Iterator[OtherProcess]:
+    process = OtherProcess()
+    yield process
+    process.stop()
+
+
+@pytest.fixture(params=["sqlite", "two processes", "etcd"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyStore]:
+    store: AnyStore
     if request.param == "sqlite":
-        store: SqliteMetaStore | EtcdMetaStore = SqliteMetaStore(tmp_path / "meta.db")
+        store = SqliteMetaStore(tmp_path / "meta.db")
+    elif request.param == "two processes":
+        store = StoreOfTwo(tmp_path / "meta.db", request.getfixturevalue("other"))
     else:
         cluster: EtcdCluster = request.getfixturevalue("etcd")
         store = cluster.store(f"test{next(_prefixes)}/")
@@ -183,7 +193,7 @@ def test_a_waiting_watch_is_woken_by_its_end(store: MetaStore) -> None:
 
 
 def test_changes_that_are_no_longer_kept_are_refused_by_name(
-    store: SqliteMetaStore | EtcdMetaStore,
+    store: AnyStore,
 ) -> None:
     first = store.txn(puts={"a": b"1"})
     last = max(store.txn(puts={"a": b"%d" % number}) for number in range(5))
@@ -210,7 +220,7 @@ def test_what_a_session_put_goes_when_it_is_closed(store: MetaStore) -> None:
 
 
 def test_a_cache_follows_and_starts_over_when_it_has_to(
-    store: SqliteMetaStore | EtcdMetaStore,
+    store: AnyStore,
 ) -> None:
     store.txn(puts={"a": b"1"})
     cache = MetaCache(store)
