@@ -10,8 +10,8 @@ import pytest
 
 from firnmq.errors import TimedOut
 from firnmq.meta import SqliteMetaStore
-from firnmq.meta import sqlite as module
-from firnmq.meta.sharing import Hints
+from firnmq.meta.sqlite import store as module
+from firnmq.meta.sqlite.sharing import Hints
 
 _SOON_S = 60.0
 

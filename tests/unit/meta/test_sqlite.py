@@ -17,7 +17,7 @@ from firnmq.meta import (
     SqliteMetaStore,
     TxnConflict,
 )
-from firnmq.meta import sqlite as module
+from firnmq.meta.sqlite import store as module
 from firnmq.testing import FakeClock
 from tests.conformance.lost_answers import lost_answers
 

@@ -21,8 +21,6 @@ from typing import Any
 from firnmq.clock import Clock, SystemClock
 from firnmq.errors import (
     Closed,
-    Corruption,
-    DiskFull,
     FirnError,
     InvalidArgument,
     OtherFormat,
@@ -35,14 +33,14 @@ from firnmq.meta.api import (
     Compacted,
     Compare,
     Entry,
-    Event,
     Session,
     SessionLapsed,
     Snapshot,
     TxnConflict,
 )
 from firnmq.meta.checks import check_request
-from firnmq.meta.sharing import Hints, WriterLock
+from firnmq.meta.sqlite import rows
+from firnmq.meta.sqlite.sharing import Hints, WriterLock
 
 CHANGES_KEPT = 10_000
 """Revisions a watcher may be behind; one further behind reads a snapshot again."""
@@ -53,36 +51,6 @@ _BUSY_S = 5.0
 """How long a writer waits for another process before it gives up; etcd's calls take as long."""
 _IDLE_S = 0.25
 """How often a shared store looks without a hint: for lapsed sessions, and for a lost hint."""
-_WHERE = "the meta store"
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS entries (
-    key TEXT PRIMARY KEY,
-    value BLOB NOT NULL,
-    create_revision INTEGER NOT NULL,
-    mod_revision INTEGER NOT NULL,
-    session INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS entries_of_sessions ON entries (session) WHERE session > 0;
-CREATE TABLE IF NOT EXISTS changes (
-    revision INTEGER NOT NULL,
-    key TEXT NOT NULL,
-    value BLOB,
-    create_revision INTEGER NOT NULL,
-    PRIMARY KEY (revision, key)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sessions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    ttl_ms INTEGER NOT NULL,
-    deadline_ms INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-INSERT OR IGNORE INTO counters VALUES ('format', 1), ('revision', 0), ('oldest', 1);
-"""
-_FORMAT = 1
-_IS_ALIVE = "deadline_ms > ?1 AND deadline_ms <= ?1 + ttl_ms"
-"""Deadlines are by the steady clock, which restarts with the machine: a deadline that is farther
-away than a session lasts is from before the restart, and so is its session."""
 
 
 class SqliteMetaStore:
@@ -131,7 +99,7 @@ class SqliteMetaStore:
                 self._hints = Hints(_beside(self._path, "-watchers"))
                 opened.callback(self._hints.close)
             except OSError as error:
-                raise storage_failure(_WHERE, error) from error
+                raise storage_failure(rows.WHERE, error) from error
             with self._writers.held():  # Only one process makes the tables, or recovers the log.
                 self._write_db = self._connect()
                 opened.callback(self._write_db.close)
@@ -142,17 +110,17 @@ class SqliteMetaStore:
 
     def get(self, key: str) -> Entry | None:
         with self._using() as db:
-            return _get(db, key)
+            return rows.get(db, key)
 
     def range(self, prefix: str) -> Snapshot:
-        with self._using() as db, _transaction(db, "DEFERRED"):
-            rows = db.execute(
+        with self._using() as db, rows.transaction(db, "DEFERRED"):
+            found = db.execute(
                 "SELECT key, value, create_revision, mod_revision FROM entries "
                 "WHERE key >= ? AND key < ? ORDER BY key",
-                (prefix, _after(prefix)),
+                (prefix, rows.after(prefix)),
             ).fetchall()
-            revision = _counter(db, "revision")
-        return Snapshot(revision=revision, entries=tuple(map(_entry, rows)))
+            revision = rows.counter(db, "revision")
+        return Snapshot(revision=revision, entries=tuple(map(rows.entry, found)))
 
     # Writing ------------------------------------------------------------------------------
 
@@ -171,7 +139,7 @@ class SqliteMetaStore:
             try:
                 with self._writing() as db:
                     for compare in compares:
-                        entry = _get(db, compare.key)
+                        entry = rows.get(db, compare.key)
                         found = 0 if entry is None else getattr(entry, compare.field.value)
                         if found != compare.revision:
                             raise TxnConflict(compare, found)
@@ -192,7 +160,7 @@ class SqliteMetaStore:
         """
         try:
             with self._using() as db:
-                found = _counter(db, "revision")
+                found = rows.counter(db, "revision")
         except FirnError:
             failure.is_outcome_unknown = True
             return False
@@ -201,14 +169,14 @@ class SqliteMetaStore:
     def compact(self, revision: int) -> None:
         """Deletes the changes below a revision; watchers that are behind it start over."""
         with self._writing() as db:
-            _compact(db, min(revision, _counter(db, "revision") + 1))
+            rows.compact(db, min(revision, rows.counter(db, "revision") + 1))
 
     def _change(
         self, db: sqlite3.Connection, puts: Mapping[str, bytes], deletes: Sequence[str], owner: int
     ) -> int:
         """Writes changes under the next revision, within the open transaction."""
-        gone = [key for key in deletes if _get(db, key) is not None]
-        revision = _counter(db, "revision")
+        gone = [key for key in deletes if rows.get(db, key) is not None]
+        revision = rows.counter(db, "revision")
         if not puts and not gone:
             return revision
         revision += 1
@@ -229,14 +197,14 @@ class SqliteMetaStore:
         )
         db.execute("UPDATE counters SET value = ? WHERE name = 'revision'", (revision,))
         if revision % _COMPACT_EVERY == 0:
-            _compact(db, revision - self._changes_kept + 1)
+            rows.compact(db, revision - self._changes_kept + 1)
         return revision
 
     # Watching -----------------------------------------------------------------------------
 
     def watch(self, prefix: str, from_revision: int) -> SqliteWatch:
         with self._using() as db:
-            oldest = _counter(db, "oldest")
+            oldest = rows.counter(db, "oldest")
         if from_revision < oldest:
             raise Compacted(from_revision, oldest)
         self._begin_following()
@@ -273,27 +241,27 @@ class SqliteMetaStore:
     def _follow(self, hints: Hints) -> None:
         while not self._is_closed:
             if not hints.wait(_IDLE_S):
-                with suppress(FirnError):  # Whoever needs the store next gets the error.
+                with suppress(FirnError):  # The next call of the store gets the error.
                     self.expire_sessions()
             self.wake_watches()
 
     def _changes(self, prefix: str, from_revision: int) -> Changes | None:
         if not self._is_shared and self._failure is None and self._committed < from_revision:
             return None
-        with self._reading() as db, _transaction(db, "DEFERRED"):
-            self._committed = _counter(db, "revision")
+        with self._reading() as db, rows.transaction(db, "DEFERRED"):
+            self._committed = rows.counter(db, "revision")
             if self._committed < from_revision:
                 return None
-            oldest = _counter(db, "oldest")
+            oldest = rows.counter(db, "oldest")
             if from_revision < oldest:
                 raise Compacted(from_revision, oldest)
             upto = min(self._committed, from_revision + _TAKE_REVISIONS - 1)
-            rows = db.execute(
+            found = db.execute(
                 "SELECT revision, key, value, create_revision FROM changes "
                 "WHERE revision BETWEEN ? AND ? AND key >= ? AND key < ? ORDER BY revision, key",
-                (from_revision, upto, prefix, _after(prefix)),
+                (from_revision, upto, prefix, rows.after(prefix)),
             ).fetchall()
-        return Changes(revision=upto, events=tuple(map(_event, rows)))
+        return Changes(revision=upto, events=tuple(map(rows.event, found)))
 
     def wake_watches(self) -> None:
         """Wakes every watch to check whether it was closed."""
@@ -330,7 +298,7 @@ class SqliteMetaStore:
     def expire_sessions(self) -> None:
         """Deletes the keys of lapsed sessions. Every transaction does so first; the store's owner
         should also call it regularly, so that watchers see the end of a session soon."""
-        self._end_sessions(f"NOT ({_IS_ALIVE})", self._clock.steady_ms())
+        self._end_sessions(f"NOT ({rows.IS_ALIVE})", self._clock.steady_ms())
 
     def _end_sessions(self, condition: str, number: int) -> None:
         """Deletes each session with its keys, in one revision per session."""
@@ -340,13 +308,13 @@ class SqliteMetaStore:
                 return
         with self._writing() as db:
             for (session_id,) in db.execute(select, (number,)).fetchall():
-                rows = db.execute("SELECT key FROM entries WHERE session = ?", (session_id,))
-                self._change(db, {}, [key for (key,) in rows.fetchall()], 0)
+                found = db.execute("SELECT key FROM entries WHERE session = ?", (session_id,))
+                self._change(db, {}, [key for (key,) in found.fetchall()], 0)
                 db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
 
     def _check_session(self, db: sqlite3.Connection, session_id: int) -> None:
         found = db.execute(
-            f"SELECT 1 FROM sessions WHERE {_IS_ALIVE} AND id = ?2",
+            f"SELECT 1 FROM sessions WHERE {rows.IS_ALIVE} AND id = ?2",
             (self._clock.steady_ms(), session_id),
         ).fetchone()
         if found is None:
@@ -381,7 +349,7 @@ class SqliteMetaStore:
                 self._write_db.close()
                 self._db.close()
             except sqlite3.Error as error:
-                raise _typed(error, self._path) from error
+                raise rows.typed(error, self._path) from error
             finally:
                 if self._hints is not None:
                     self._hints.close()
@@ -409,7 +377,7 @@ class SqliteMetaStore:
             try:
                 yield self._db
             except sqlite3.Error as error:
-                raise _typed(error, self._path) from error
+                raise rows.typed(error, self._path) from error
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -421,16 +389,16 @@ class SqliteMetaStore:
                 raise Closed("the meta store is closed")
             db = self._write_db
             try:
-                with _transaction(db, "IMMEDIATE"):
+                with rows.transaction(db, "IMMEDIATE"):
                     yield db
             except sqlite3.Error as error:
-                failure = _typed(error, self._path)
+                failure = rows.typed(error, self._path)
                 if isinstance(failure, StorageFailed):
                     self._failure = failure
                     self.on_failure(failure)
                 raise failure from error
             with self._changed:
-                self._committed = max(self._committed, _counter(db, "revision"))
+                self._committed = max(self._committed, rows.counter(db, "revision"))
                 self._changed.notify_all()
             if self._hints is not None:
                 self._hints.tell()
@@ -452,7 +420,7 @@ class SqliteMetaStore:
             try:
                 is_busy, _, _ = self._write_db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except sqlite3.Error as error:
-                raise _typed(error, self._path) from error
+                raise rows.typed(error, self._path) from error
             if is_busy:
                 raise TimedOut("another process keeps the meta store's log in use; try again")
             self._failure = None
@@ -464,22 +432,22 @@ class SqliteMetaStore:
                 self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
-            raise _typed(error, self._path) from error
+            raise rows.typed(error, self._path) from error
         try:
             if not self._is_shared:
                 db.execute("PRAGMA locking_mode=EXCLUSIVE")
-            version = _format(db)
-            if version not in (None, _FORMAT):  # Before anything is changed.
+            version = rows.format_of(db)
+            if version not in (None, rows.FORMAT):  # Before anything is changed.
                 db.close()
-                raise OtherFormat(_explained(version), where=str(self._path))
+                raise OtherFormat(rows.explained(version), where=str(self._path))
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
             if version is None:
-                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-            self._committed = _counter(db, "revision")
+                db.executescript(f"BEGIN IMMEDIATE; {rows.SCHEMA} COMMIT;")
+            self._committed = rows.counter(db, "revision")
         except sqlite3.Error as error:
             db.close()
-            raise _typed(error, self._path) from error
+            raise rows.typed(error, self._path) from error
         return db
 
 
@@ -525,86 +493,3 @@ def _beside(path: Path, ending: str) -> Path:
 
 def _ignore_failure(_: FirnError) -> None:
     """The default: failures are not reported."""
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[None]:
-    db.execute(f"BEGIN {kind}")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-        raise
-
-
-def _get(db: sqlite3.Connection, key: str) -> Entry | None:
-    row = db.execute(
-        "SELECT key, value, create_revision, mod_revision FROM entries WHERE key = ?", (key,)
-    ).fetchone()
-    return None if row is None else _entry(row)
-
-
-def _format(db: sqlite3.Connection) -> int | None:
-    """The format of the database; 0 if it is not ours, None if it is empty."""
-    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not tables:
-        return None
-    columns = {column for _, column, *_ in db.execute("PRAGMA table_info(counters)")}
-    if not {"name", "value"} <= columns:
-        return 0
-    row = db.execute("SELECT value FROM counters WHERE name = 'format'").fetchone()
-    return row[0] if row is not None and isinstance(row[0], int) else 0
-
-
-def _explained(version: int | None) -> str:
-    if not version:
-        return "is a database of another program; choose another directory"
-    return (
-        f"has format {version}, this version of firnmq reads {_FORMAT}; "
-        "open the directory with the version that made it"
-    )
-
-
-def _counter(db: sqlite3.Connection, name: str) -> int:
-    row = db.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()
-    return int(row[0])
-
-
-def _compact(db: sqlite3.Connection, oldest: int) -> None:
-    if oldest > _counter(db, "oldest"):
-        db.execute("DELETE FROM changes WHERE revision < ?", (oldest,))
-        db.execute("UPDATE counters SET value = ? WHERE name = 'oldest'", (oldest,))
-
-
-def _entry(row: tuple[str, bytes, int, int]) -> Entry:
-    key, value, create_revision, mod_revision = row
-    return Entry(key=key, value=value, create_revision=create_revision, mod_revision=mod_revision)
-
-
-def _event(row: tuple[int, str, bytes | None, int]) -> Event:
-    revision, key, value, created = row
-    if value is None:
-        return Event(key=key, revision=revision, entry=None)
-    entry = Entry(key=key, value=value, create_revision=created, mod_revision=revision)
-    return Event(key=key, revision=revision, entry=entry)
-
-
-def _after(prefix: str) -> str:
-    """Above every key with the prefix: keys are printable ASCII."""
-    return prefix + "\x7f"
-
-
-def _typed(error: sqlite3.Error, path: Path) -> FirnError:
-    code: Any = getattr(error, "sqlite_errorcode", None)
-    match code & 0xFF if isinstance(code, int) else None:
-        case sqlite3.SQLITE_FULL:
-            return DiskFull(_WHERE, error)
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return Corruption(str(error), where=str(path))
-        case sqlite3.SQLITE_BUSY:
-            return TimedOut(f"another process has {path} locked; nothing was changed")
-        case _:
-            return storage_failure(_WHERE, error)
