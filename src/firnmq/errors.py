@@ -67,6 +67,21 @@ class KeyRequired(InvalidRecord):
         )
 
 
+class InvalidTimestamp(InvalidRecord):
+    """A record's timestamp lies further in the past or the future than the topic takes."""
+
+    def __init__(
+        self, timestamp_ms: int, now_ms: int, option: str, record_indexes: Sequence[int] = ()
+    ) -> None:
+        super().__init__(
+            f"a record has the timestamp {timestamp_ms}, it is {now_ms} now, and the topic's "
+            f"{option} is less than the difference",
+            record_indexes=record_indexes,
+        )
+        self.timestamp_ms = timestamp_ms
+        self.option = option
+
+
 class Corruption(FirnError):
     """Stored bytes are not what was written. `where` names the file or shard."""
 

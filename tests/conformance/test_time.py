@@ -5,10 +5,12 @@ from itertools import pairwise
 import pytest
 from crc32c import crc32c
 
+from firnmq.engines import Appended
 from firnmq.engines.catalog.segments import SegmentState
-from firnmq.errors import KeyNotFound, OffsetOutOfRange
-from firnmq.record import NewRecord
+from firnmq.errors import InvalidTimestamp, KeyNotFound, OffsetOutOfRange
+from firnmq.record import Compression, NewRecord, encode, parse_header
 from tests.conformance.lab import Lab, Shard, numbered
+from tests.unit.record.batches import made, record
 
 
 def test_a_topic_ttl_counts_from_the_timestamp(lab: Lab) -> None:
@@ -191,3 +193,64 @@ def test_a_sealed_segment_is_described_exactly(lab: Lab) -> None:
         assert segment.max_timestamp == max(times)
         assert segment.sealed_ms == lab.clock.now_ms()
     assert shard.status.length_bytes == sum(segment.length for segment in segments)
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_records_get_the_time_of_their_append(lab: Lab, compression: Compression) -> None:
+    """Batches of clients too: their records are stored as they came, the header says the rest."""
+    options = {"message.timestamp.type": "LogAppendTime", "check.compressed": "false"}
+    shard = lab.shard(options)
+    now = lab.clock.now_ms()
+    records = [NewRecord(value=b"%d" % i, timestamp_ms=5 + i) for i in range(3)]
+    appended = shard.append_raw(bytes(encode(records, now_ms=0, compression=compression)))
+    assert appended == Appended(0, 3, append_time_ms=now)
+    lab.clock.advance(1000)
+    shard.append(NewRecord(value=b"single", timestamp_ms=7))
+    shard.append(*(NewRecord(value=b"many", timestamp_ms=7) for _ in range(20)))
+    assert [each.timestamp_ms for each in shard.records()] == [now] * 3 + [now + 1000] * 21
+    for raw in shard.engine.read_batches(shard.name, 0, max_bytes=2**31).batches:
+        assert parse_header(raw).is_append_time
+    assert shard.at_time(now + 1) == 3
+    shard.delete(1)
+    assert [each.timestamp_ms for each in shard.records()] == [now] * 2 + [now + 1000] * 21
+
+
+def test_records_too_far_from_the_present_are_refused(lab: Lab) -> None:
+    shard = lab.shard(
+        {"message.timestamp.before.max.ms": 100, "message.timestamp.after.max.ms": 10}
+    )
+    now = lab.clock.now_ms()
+
+    def batch(*times: int) -> bytes:
+        records = [NewRecord(value=b"v", timestamp_ms=at) for at in times]
+        return bytes(encode(records, now_ms=0, compression=Compression.LZ4))
+
+    shard.append_raw(batch(now - 100, now + 10))
+    for times, option, wrong in (
+        ((now, now - 101, now), "message.timestamp.before.max.ms", [1]),
+        ((now, now + 11), "message.timestamp.after.max.ms", [1]),
+        ((now + 11, now - 200), "message.timestamp.after.max.ms", [0, 1]),
+    ):
+        with pytest.raises(InvalidTimestamp) as refused:
+            shard.append_raw(batch(*times))
+        assert (refused.value.option, refused.value.record_indexes) == (option, wrong)
+        with pytest.raises(InvalidTimestamp):
+            shard.append(*(NewRecord(value=b"v", timestamp_ms=at) for at in times))
+    # A record that has no time is as old as it is here.
+    shard.append_raw(made(record(), record(1), base_timestamp=-1, max_timestamp=-1))
+    shard.append(NewRecord(value=b"stamped here"))
+    assert shard.end == 5
+
+
+def test_segments_are_sealed_a_different_time_early(lab: Lab) -> None:
+    """Up to the jitter, and never later than without one."""
+    shards = [lab.shard({"segment.ms": 1000, "segment.jitter.ms": 900}) for _ in range(30)]
+    for shard in shards:
+        shard.append_values(b"first")
+    sealed = []
+    for _ in range(10):
+        lab.clock.advance(100)
+        lab.engine.housekeep()
+        sealed.append(sum(len(shard.status.segments) > 1 for shard in shards))
+    assert sealed[-1] == len(shards)
+    assert 0 < sealed[3] < len(shards), "neither all at once nor all late"

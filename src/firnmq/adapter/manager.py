@@ -387,7 +387,7 @@ class StorageDriverManager:
             by_shard.setdefault(seq, []).append(record)
         if len(by_shard) > 1 and topic.config.storage_type in self._built_in:
             for part in by_shard.values():  # A refused request has stored nothing in any shard.
-                check_append(part, topic.config)
+                check_append(part, topic.config, self._clock.now_ms())
         written = []
         for seq, part in by_shard.items():
             written.append(_written(seq, await driver.batch_write(topic.shard_name(seq), part)))

@@ -20,6 +20,7 @@ from firnmq.config.topic import (
     MemoryOverflow,
     StorageType,
     Tiering,
+    TimestampType,
     TopicConfig,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
     "StoreOptions",
     "Tiering",
     "TieringConfig",
+    "TimestampType",
     "TopicConfig",
     "check_topic_name",
     "is_loopback",

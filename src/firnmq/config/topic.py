@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -70,14 +71,25 @@ class CleanupPolicy(Enum):
     """The newest record of each key stays, whatever its age; every record needs a key."""
     COMPACT_DELETE = "compact,delete"
     """Both."""
+    NONE = "none"
+    """Neither: everything is kept. Kafka writes it as an empty value."""
 
     @property
     def compacts(self) -> bool:
-        return self is not CleanupPolicy.DELETE
+        return self in (CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_DELETE)
 
     @property
     def deletes(self) -> bool:
-        return self is not CleanupPolicy.COMPACT
+        return self in (CleanupPolicy.DELETE, CleanupPolicy.COMPACT_DELETE)
+
+
+class TimestampType(Enum):
+    """Whose clock gives a record its timestamp."""
+
+    CREATE_TIME = "CreateTime"
+    """The producer's."""
+    LOG_APPEND_TIME = "LogAppendTime"
+    """The node's, when the record is appended; the producer's timestamp is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +103,9 @@ class TopicConfig:
     sealed; one larger batch gets its own segment."""
     segment_ms: int | None = 7 * 24 * 3600 * 1000
     """A segment is sealed this long after its first append."""
+    segment_jitter_ms: int = 0
+    """Each segment is sealed up to this much earlier than `segment.ms` says, so that the shards of
+    a topic do not all start a segment at the same moment."""
     retention_ms: int | None = None
     """Sealed segments whose newest record is older than this are dropped. None keeps all."""
     retention_bytes: int | None = None
@@ -119,6 +134,11 @@ class TopicConfig:
     expire_header: str | None = "expire-at"
     """Header that holds a record's expiry in milliseconds, as decimal digits. None: records have
     no expiry of their own, and appends do not look for one."""
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_before_max_ms: int | None = None
+    """A record whose timestamp lies further in the past than this is refused."""
+    message_timestamp_after_max_ms: int | None = None
+    """A record whose timestamp lies further in the future than this is refused."""
     compression_type: CompressionType = CompressionType.NONE
     check_compressed: bool = True
     """Decompress batches of clients and judge their records before acknowledging them. Without it
@@ -143,6 +163,9 @@ class TopicConfig:
 
     lake_required: bool = False
     """A segment is not dropped by retention before the lake's table has its records."""
+    kafka_configs: str = ""
+    """Configs of Kafka that are kept for its clients and have no effect here, as a JSON object of
+    texts; empty without any."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -153,8 +176,6 @@ class TopicConfig:
                 )
         if not self.tag_headers or not all(self.tag_headers):
             raise InvalidArgument("tag.headers", "needs at least one header name, none empty")
-        if self.max_record_bytes > self.max_batch_bytes:
-            raise InvalidArgument("max.record.bytes", "must not be above max.batch.bytes")
         if self.is_tiered and self.compacts:
             raise InvalidArgument(
                 "tiering",
@@ -201,7 +222,18 @@ class TopicConfig:
     @property
     def compacts(self) -> bool:
         """Whether the newest record of each key is all that is kept in the end."""
-        return self.cleanup_policy is not CleanupPolicy.DELETE
+        return self.cleanup_policy.compacts
+
+    @property
+    def has_append_time(self) -> bool:
+        """Whether records get the node's time."""
+        return self.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+    @property
+    def limits_timestamps(self) -> bool:
+        """Whether a record can be refused because of its timestamp."""
+        limits = (self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)
+        return not self.has_append_time and limits != (None, None)
 
     @property
     def expire_header_bytes(self) -> bytes:
@@ -250,6 +282,7 @@ _LOCAL_LIMITS = (
 _BOUNDS: dict[str, tuple[int, int]] = {
     "segment_bytes": (KIB, 4 * GIB),
     "segment_ms": (1, 2**53),
+    "segment_jitter_ms": (0, 2**63 - 1),
     "retention_ms": (0, 2**53),
     "retention_bytes": (0, 2**53),
     "tiering_upload_delay_ms": (0, 2**53),
@@ -262,7 +295,9 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "max_compaction_lag_ms": (1, 2**63 - 1),
     "durability_interval_ms": (1, 3_600_000),
     "max_record_bytes": (1, 64 * MIB),
-    "max_batch_bytes": (KIB, 96 * MIB),  # Records merged up to this still fit a 100 MiB frame.
+    "message_timestamp_before_max_ms": (0, 2**63 - 1),
+    "message_timestamp_after_max_ms": (0, 2**63 - 1),
+    "max_batch_bytes": (0, 96 * MIB),  # Records merged up to this still fit a 100 MiB frame.
 }
 
 
@@ -300,7 +335,7 @@ def _policy(value: object) -> CleanupPolicy:
     for policy in CleanupPolicy:
         if words == set(policy.value.split(",")):
             return policy
-    raise ValueError(f"must be delete, compact or both separated by a comma, not {value!r}")
+    raise ValueError(f"must be delete, compact, both separated by a comma, or none, not {value!r}")
 
 
 def _flag(value: object) -> bool:
@@ -340,10 +375,22 @@ def _names(value: object) -> tuple[str, ...]:
     raise ValueError("must be names separated by commas")
 
 
+def _json_texts(value: object) -> str:
+    """A JSON object of texts in one spelling, so that equal ones are equal texts."""
+    try:
+        texts = json.loads(value) if isinstance(value, str) and value else {}
+    except ValueError:
+        texts = None
+    if not isinstance(texts, dict) or not all(isinstance(each, str) for each in texts.values()):
+        raise ValueError(f"must be a JSON object of texts, not {value!r}")
+    return json.dumps(texts, sort_keys=True) if texts else ""
+
+
 _PARSERS: dict[str, Callable[[object], object]] = {
     "storage_type": _name,
     "segment_bytes": _number,
     "segment_ms": _limit,
+    "segment_jitter_ms": _number,
     "retention_ms": _limit,
     "retention_bytes": _limit,
     "ttl_ms": _limit,
@@ -358,6 +405,9 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "index_tag": _flag,
     "tag_headers": _names,
     "expire_header": _optional_name,
+    "message_timestamp_type": _one_of(TimestampType),
+    "message_timestamp_before_max_ms": _limit,
+    "message_timestamp_after_max_ms": _limit,
     "compression_type": _one_of(CompressionType),
     "check_compressed": _flag,
     "max_record_bytes": _number,
@@ -368,6 +418,7 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "local_retention_ms": _limit,
     "local_retention_bytes": _limit,
     "lake_required": _flag,
+    "kafka_configs": _json_texts,
 }
 
 

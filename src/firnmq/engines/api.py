@@ -51,6 +51,8 @@ class Appended(NamedTuple):
 
     base_offset: int
     next_offset: int
+    append_time_ms: int = -1
+    """The records' timestamp, where the topic gives them the time of their append."""
 
 
 class Page:

@@ -190,7 +190,8 @@ class LogEngine:
         acks: Acks = Acks.ALL,
         deadline_s: float | None = None,
     ) -> Ticket[Appended]:
-        request = await prepare_request(batch, self._logs.spec(shard).config, self._judges)
+        config = self._logs.spec(shard).config
+        request = await prepare_request(batch, config, self._judges, self._clock.now_ms())
         request.promise(acks, deadline_s)
         return await self._submit(request, await self._log_to_append(shard))
 

@@ -49,7 +49,7 @@ class OpenLog:
         log = self._log
         if not self._engine.takes_appends(log):
             return None
-        prepared = prepare_inline(batch, log.spec.config)
+        prepared = prepare_inline(batch, log.spec.config, log.backend.clock.now_ms())
         if prepared is None:
             return None
         request = Append(None, prepared, prepared.held_bytes)

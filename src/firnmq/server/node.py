@@ -106,7 +106,7 @@ class Node:
             clock=local.clock,
             authenticator=self._authenticator(users),
             tls=tls,
-            shown={} if self.admin is None else {HTTP_URL: self.admin.url},
+            shown=self._shown(),
         )
         await self.broker.start()
         self._stack.push_async_callback(self._stop_serving)
@@ -148,6 +148,11 @@ class Node:
             raise CannotListen(
                 error.setting, error.host, error.port, error.cause, other=other
             ) from error
+
+    def _shown(self) -> dict[str, str]:
+        """What clients that describe the broker are told beside its settings."""
+        shown = {"log.dirs": str(self._path)}
+        return shown if self.admin is None else {HTTP_URL: self.admin.url, **shown}
 
     async def _stop_serving(self) -> None:
         """Both listeners stop together while the store is open: clients of one do not hold up the

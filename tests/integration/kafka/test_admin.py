@@ -24,11 +24,14 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from firnmq.brokers.kafka.protocol import ApiKey, ErrorCode
+from firnmq.brokers.kafka.protocol.messages import admin as admin_messages
 from tests.integration.kafka import aio
 from tests.integration.kafka.clients import Confluent
 from tests.integration.kafka.conftest import MakeTopic, running
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.kafka.rows import BASE_MS, numbered
+from tests.integration.kafka.wire import Wire
 
 NewName = Callable[[], str]
 TIMEOUT_S = 60
@@ -109,7 +112,7 @@ def test_topics_come_and_go(admin: AdminClient, node: NodeProcess, new_name: New
         (1, 1, {"storage.type": "Nowhere"}, KafkaError.INVALID_CONFIG, "storage.type"),
         (1, 1, {"no.such.option": "1"}, KafkaError.INVALID_CONFIG, "no.such.option"),
         (1, 1, {"segment.bytes": "a lot"}, KafkaError.INVALID_CONFIG, "must be a whole number"),
-        (1, 1, {"max.message.bytes": "1"}, KafkaError.INVALID_CONFIG, "allowed are"),
+        (1, 1, {"max.message.bytes": "-1"}, KafkaError.INVALID_CONFIG, "allowed are"),
     ],
 )
 def test_wrong_topics_are_refused_by_name_and_reason(
@@ -232,7 +235,7 @@ def test_options_of_compaction_are_shown_with_their_defaults_and_can_change(
         "min.cleanable.dirty.ratio": "0.5",
         "delete.retention.ms": "86400000",
         "min.compaction.lag.ms": "0",
-        "max.compaction.lag.ms": "-1",
+        "max.compaction.lag.ms": str(2**63 - 1),
     }
     for name, value in shown.items():
         assert before[name].value == value
@@ -251,9 +254,10 @@ def test_options_of_compaction_are_shown_with_their_defaults_and_can_change(
         ({"storage_type": "EngineMemory"}, "storage.type"),
         ({"no_such_option": "1"}, "no.such.option"),
         ({"retention_ms": "soon"}, "retention.ms"),
-        ({"cleanup_policy": "shred"}, "must be delete, compact or both"),
+        ({"cleanup_policy": "shred"}, "must be delete, compact, both"),
+        ({"flush_messages": "0"}, "flush.messages: is 0, allowed are 1 to"),
         ({"expire_header": "best-before"}, "is fixed when a topic is made"),
-        ({"max_message_bytes": "12"}, "allowed are"),
+        ({"max_message_bytes": "-12"}, "max.message.bytes: is -12, allowed are"),
     ],
 )
 def test_wrong_options_are_refused_by_name_and_reason(
@@ -270,6 +274,96 @@ def test_wrong_options_are_refused_by_name_and_reason(
     assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
     assert words in refused.value.args[0].str()
     assert {name: entry.value for name, entry in options_of(admin, topic).items()} == before
+
+
+def test_configs_that_tools_set_for_every_topic_are_kept(
+    admin: AdminClient, node: NodeProcess, make_topic: MakeTopic
+) -> None:
+    blind = {
+        "min_insync_replicas": "2",
+        "unclean_leader_election_enable": "false",
+        "flush_ms": "1000",
+        "file_delete_delay_ms": "1",
+        "cleanup_policy": "",
+    }
+    topic = make_topic(node, **blind)
+    shown = options_of(admin, topic)
+    for name, value in blind.items():
+        assert shown[name.replace("_", ".")].value == value
+    assert not shown["flush.ms"].is_default
+    assert shown["unclean.leader.election.enable"].is_default
+    alter(admin, topic, flush_ms=None, not_there=None, preallocate="true")
+    after = options_of(admin, topic)
+    assert (after["flush.ms"].value, after["flush.ms"].is_default) == (str(2**63 - 1), True)
+    assert after["preallocate"].value == "true"
+    assert after["min.insync.replicas"].value == "2"
+
+
+def test_configs_are_shown_with_type_sources_and_documentation(
+    node: NodeProcess, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(node, retention_ms=1000)
+    request = admin_messages.DescribeConfigsRequest(
+        resources=[
+            admin_messages.DescribeConfigsResource(resource_type=2, resource_name=topic),
+            admin_messages.DescribeConfigsResource(resource_type=4, resource_name="1"),
+            admin_messages.DescribeConfigsResource(resource_type=4, resource_name="2"),
+            admin_messages.DescribeConfigsResource(resource_type=4, resource_name=""),
+        ],
+        include_synonyms=True,
+        include_documentation=True,
+    )
+    with Wire(node.port) as wire:
+        answer = wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, request)
+    of_topic, of_broker, of_another, of_all = answer.results
+    configs = {each.name: each for each in of_topic.configs}
+    limit = configs["retention.ms"]
+    assert (limit.config_type, limit.config_source, limit.read_only) == (5, 1, False)
+    assert [(each.name, each.value, each.source) for each in limit.synonyms] == [
+        ("retention.ms", "1000", 1),
+        ("log.retention.ms", "-1", 5),
+    ]
+    assert "dropped" in limit.documentation
+    assert configs["flush.ms"].documentation.startswith("Kept for Kafka's tools, without effect")
+    broker = {each.name: each for each in of_broker.configs}
+    assert broker["log.retention.ms"].value == "-1"
+    assert broker["log.dirs"].config_source == 4
+    assert all(each.read_only for each in broker.values())
+    assert of_another.error_code == ErrorCode.INVALID_REQUEST
+    assert (of_all.error_code, of_all.configs) == (0, ())
+
+
+def test_the_time_of_the_append_is_told_to_producers_and_consumers(
+    node: NodeProcess, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(node, message_timestamp_type="LogAppendTime")
+    told: list[tuple[int, int]] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": node.address})
+    for turn in range(2):  # The second request is like the first.
+        producer.produce(
+            topic, f"{turn}", timestamp=5, on_delivery=lambda _, sent: told.append(sent.timestamp())
+        )
+        assert producer.flush(TIMEOUT_S) == 0
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": node.address, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        read = [record.timestamp() for record in consumer.consume(2, TIMEOUT_S)]
+    finally:
+        consumer.close()
+    assert read == told
+    assert {kind for kind, _ in read} == {confluent_kafka.TIMESTAMP_LOG_APPEND_TIME}
+    assert min(at_ms for _, at_ms in read) > BASE_MS
+
+
+def test_records_too_far_from_the_present_are_refused(
+    node: NodeProcess, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(node, message_timestamp_before_max_ms=1000)
+    refused: list[KafkaError] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": node.address})
+    producer.produce(topic, "old", timestamp=5, on_delivery=lambda error, _: refused.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert [error.code() for error in refused] == [KafkaError.INVALID_TIMESTAMP]
 
 
 def test_records_are_deleted_and_offsets_listed(

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Self
+from typing import Any, Self
+
+from firnmq.brokers.kafka.protocol import (
+    ApiKey,
+    Message,
+    RequestHeader,
+    decode_response,
+    encode_request,
+)
 
 PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
 TIMEOUT_S = 60
@@ -45,6 +53,14 @@ class Wire:
             return 0
         finally:
             self._socket.settimeout(TIMEOUT_S)
+
+    def ask(self, api_key: ApiKey, version: int, message: Message) -> Any:
+        """The answer to a message."""
+        header = RequestHeader(
+            api_key=api_key, api_version=version, correlation_id=7, client_id="wire"
+        )
+        self.send(b"".join(bytes(part) for part in encode_request(header, message)))  # type: ignore[arg-type]
+        return decode_response(api_key, version, self.receive())[1]
 
     def receive(self) -> bytes:
         """The next response without its length; empty if the node has closed the connection."""

@@ -63,6 +63,7 @@ def test_options_of_compaction_and_expiry() -> None:
         (False, True),
         (True, False),
         (True, True),
+        (False, False),
     ]
 
 
@@ -110,7 +111,13 @@ def test_options_come_back_as_text() -> None:
         ("storage.type", 5),
         ("compression.type", "rar"),
         ("max.record.bytes", 0),
-        ("max.record.bytes", 32 * 1024 * 1024),
+        ("max.record.bytes", 128 * 1024 * 1024),
+        ("max.batch.bytes", -1),
+        ("message.timestamp.type", "Whenever"),
+        ("message.timestamp.before.max.ms", -2),
+        ("segment.jitter.ms", -1),
+        ("kafka.configs", "flush.ms=1"),
+        ("kafka.configs", '{"flush.ms": 1}'),
         ("max.batch.bytes", 100 * 1024 * 1024),
         ("memory.overflow", "explode"),
     ],

@@ -139,7 +139,7 @@ class KafkaBroker:
                 storage, group_offsets, coordinator, clock, transaction_coordinator, turns
             ),
             topic=TopicHandler(storage, config, turns),
-            configs=ConfigHandler(storage, config, turns, shown),
+            configs=ConfigHandler(storage, config, self.address, turns, shown),
             producer=ProducerHandler(producer_ids, transaction_coordinator),
             transaction=TransactionHandler(
                 storage, transaction_coordinator, coordinator, group_offsets, clock, turns

@@ -10,6 +10,7 @@ from firnmq.errors import (
     FirnError,
     InvalidArgument,
     InvalidRecord,
+    InvalidTimestamp,
     InvalidTransactionState,
     LimitExceeded,
     NoObjectStore,
@@ -29,6 +30,7 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
     # The first class that fits counts, so the narrower come first.
     (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (LimitExceeded, ErrorCode.MESSAGE_TOO_LARGE),
+    (InvalidTimestamp, ErrorCode.INVALID_TIMESTAMP),
     (InvalidRecord, ErrorCode.INVALID_RECORD),
     (ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),

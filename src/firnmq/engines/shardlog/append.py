@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from firnmq.config import CleanupPolicy, TopicConfig
+from firnmq.config import TopicConfig
 from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.disk.waiting import is_blocking
@@ -23,6 +23,7 @@ from firnmq.errors import (
     FirnError,
     InvalidArgument,
     InvalidRecord,
+    InvalidTimestamp,
     KeyRequired,
     LimitExceeded,
 )
@@ -77,6 +78,8 @@ _TERM_BYTES = 300
 _TOLD_INDEXES_MAX = 100
 """Records that one refusal names, so that a small batch cannot make a large answer."""
 _KEYS_ONLY = Selection(columns=frozenset({"key"}))
+_TIMESTAMPS_ONLY = Selection(columns=frozenset())
+_NO_TIMESTAMP = -1
 
 
 class PreparedBatch:
@@ -152,7 +155,7 @@ def prepare_records(records: Sequence[NewRecord], config: TopicConfig, now_ms: i
     """Checks a caller's records and encodes them unless they are few."""
     if not records:
         raise InvalidArgument("records", "there must be at least one")
-    _check_records(records, config)
+    _check_records(records, config, now_ms)
     if len(records) <= MERGE_RECORDS_MAX:
         good = [checked(record, max_record_bytes=config.max_record_bytes) for record in records]
         stamped = [_stamped(record, now_ms) for record in good]
@@ -165,16 +168,20 @@ def prepare_records(records: Sequence[NewRecord], config: TopicConfig, now_ms: i
     return Append(None, batch, len(batch.data))
 
 
-def check_append(records: Sequence[NewRecord], config: TopicConfig) -> None:
+def check_append(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> None:
     """Raises what an append of these records would be refused with."""
-    _check_records(records, config)
+    _check_records(records, config, now_ms)
     good = [checked(record, max_record_bytes=config.max_record_bytes) for record in records]
     if sum(map(_rough_size, good)) + _BATCH_OVERHEAD_BYTES > config.max_batch_bytes:
-        _encoded(records, config, 0)
+        _encoded(records, config, now_ms)
 
 
 def prepare_batch(
-    batch: Buffer, config: TopicConfig, *, max_decompressed: int = DECOMPRESSED_BYTES_MAX
+    batch: Buffer,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    max_decompressed: int = DECOMPRESSED_BYTES_MAX,
 ) -> PreparedBatch:
     """Judges one batch from a client, records included. A writable buffer is patched later.
 
@@ -184,7 +191,9 @@ def prepare_batch(
     if _is_compressed(batch) and not (config.check_compressed or _needs_records(config)):
         header = validate_header(batch, max_batch_bytes=config.max_batch_bytes)
         _check_producer(header)
-        return PreparedBatch(_without_offset(_writable(batch)), header, None)
+        data = _writable(batch)
+        header = _stamp_batch(data, header, config, now_ms)
+        return PreparedBatch(_without_offset(data), header, None)
     judged = judge(
         batch,
         max_batch_bytes=config.max_batch_bytes,
@@ -195,7 +204,11 @@ def prepare_batch(
     header = judged.header
     _check_producer(header)
     data = _writable(batch)
-    if judged.is_corrected:
+    if config.limits_timestamps:
+        _check_timestamps(judged.plain, config, now_ms)
+    if config.has_append_time:
+        header = _stamp_batch(data, header, config, now_ms)
+    elif judged.is_corrected:
         with_header(data, header)
     _without_offset(data)
     if not _needs_records(config):
@@ -214,30 +227,68 @@ def _needs_records(config: TopicConfig) -> bool:
         config.index_key
         or config.index_tag
         or config.expire_header is not None
-        or config.cleanup_policy is not CleanupPolicy.DELETE
+        or config.compacts
+        or config.limits_timestamps
     )
 
 
-def prepare_inline(batch: Buffer, config: TopicConfig) -> PreparedBatch | None:
+def prepare_inline(batch: Buffer, config: TopicConfig, now_ms: int) -> PreparedBatch | None:
     """`prepare_batch` for an event loop; None if other clients would have to wait too long."""
     if not _is_compressed(batch):
         limit = _INLINE_UNPACKED_BYTES_MAX if _needs_records(config) else _INLINE_BYTES_MAX
-        return prepare_batch(batch, config) if len(batch) <= limit else None
+        return prepare_batch(batch, config, now_ms) if len(batch) <= limit else None
     if len(batch) > _INLINE_PACKED_BYTES_MAX:
         return None
     try:
-        return prepare_batch(batch, config, max_decompressed=_INLINE_UNPACKED_BYTES_MAX)
+        return prepare_batch(batch, config, now_ms, max_decompressed=_INLINE_UNPACKED_BYTES_MAX)
     except LimitExceeded:
         return None  # The batch may only be above the limit for event loops.
 
 
-async def prepare_request(batch: Buffer, config: TopicConfig, judges: Executor | None) -> Append:
+async def prepare_request(
+    batch: Buffer, config: TopicConfig, judges: Executor | None, now_ms: int
+) -> Append:
     """`prepare_batch` for a request, in a thread of `judges` where an event loop would take too
     long."""
-    prepared = None if is_blocking() else prepare_inline(batch, config)
+    prepared = None if is_blocking() else prepare_inline(batch, config, now_ms)
     if prepared is None:
-        prepared = await call_blocking(judges, prepare_batch, batch, config)
+        prepared = await call_blocking(judges, prepare_batch, batch, config, now_ms)
     return Append(None, prepared, prepared.held_bytes)
+
+
+def _stamp_batch(
+    data: bytearray | memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
+) -> BatchHeader:
+    """Gives a batch the time of its append, where the topic's records have that."""
+    if not config.has_append_time:
+        return header
+    attributes = header.attributes | ATTRIBUTE_APPEND_TIME
+    stamped = header._replace(attributes=attributes, max_timestamp=now_ms)
+    with_header(data, stamped)
+    return stamped
+
+
+def _check_timestamps(plain: Buffer, config: TopicConfig, now_ms: int) -> None:
+    """Refuses a batch with a record that is too old or too far in the future."""
+    columns = decode([plain], _TIMESTAMPS_ONLY, verify=False, source="client")
+    _check_times(columns.timestamps, config, now_ms)
+
+
+def _check_times(times: Sequence[int], config: TopicConfig, now_ms: int) -> None:
+    before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    oldest_ms = -(2**63) if before is None else now_ms - before
+    newest_ms = 2**63 if after is None else now_ms + after
+    if oldest_ms <= min(times) and max(times) <= newest_ms:
+        return
+    wrong = [
+        index
+        for index, at_ms in enumerate(times)
+        if at_ms != _NO_TIMESTAMP and not oldest_ms <= at_ms <= newest_ms
+    ]
+    if wrong:
+        at_ms = times[wrong[0]]
+        option = f"message.timestamp.{'before' if at_ms < oldest_ms else 'after'}.max.ms"
+        raise InvalidTimestamp(at_ms, now_ms, option, wrong[:_TOLD_INDEXES_MAX])
 
 
 def _check_producer(header: BatchHeader) -> None:
@@ -282,9 +333,10 @@ def merge_records(records: list[NewRecord], config: TopicConfig, now_ms: int) ->
         tag_header=config.tag_headers[0].encode(),
         expire_header=config.expire_header_bytes,
     )
+    header = _stamp_batch(data, parse_header(data, 0), config, now_ms)
     may_expire = any(map(partial(_may_expire, name=config.expire_header), records))
     expiry = first_expiry(data, config) if may_expire else NEVER_MS
-    return PreparedBatch(data, parse_header(data, 0), terms_of(data, config), expiry)
+    return PreparedBatch(data, header, terms_of(data, config), expiry)
 
 
 def _encoded(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> PreparedBatch:
@@ -312,7 +364,8 @@ def _encoded(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> 
     terms, expiry = None, NEVER_MS
     if has_terms:
         terms, expiry = terms_of(data, config), first_expiry(data, config)
-    return PreparedBatch(data, parse_header(data, 0), terms, expiry)
+    header = _stamp_batch(data, parse_header(data, 0), config, now_ms)
+    return PreparedBatch(data, header, terms, expiry)
 
 
 def terms_of(data: Buffer, config: TopicConfig, *, max_terms: int = 2**62) -> Terms | None:
@@ -362,8 +415,12 @@ def _keyless_indexes(batch: Buffer) -> list[int]:
     return list(islice(keyless, _TOLD_INDEXES_MAX))
 
 
-def _check_records(records: Sequence[NewRecord], config: TopicConfig) -> None:
+def _check_records(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> None:
     """Refuses what the topic's options do not allow of a record; its fields are judged later."""
+    if config.limits_timestamps:
+        given = (getattr(record, "timestamp_ms", None) for record in records)
+        times = [each if isinstance(each, int) else now_ms for each in given]
+        _check_times(times, config, now_ms)
     if config.compacts and any(getattr(record, "key", b"") is None for record in records):
         raise KeyRequired
     if config.expire_header is None and any(

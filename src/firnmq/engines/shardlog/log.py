@@ -519,7 +519,8 @@ class ShardLog(HighWatermark):
             if base_offset == _NO_ROOM:
                 return False
             next_offset = self.tail.next_offset
-        request.appended = Appended(base_offset=base_offset, next_offset=next_offset)
+        append_time_ms = header.max_timestamp if header.is_append_time else -1
+        request.appended = Appended(base_offset, next_offset, append_time_ms)
         return True
 
     def _stage_batch(self, batch: PreparedBatch, now_ms: int) -> int:

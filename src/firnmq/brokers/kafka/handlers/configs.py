@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: topic options under Kafka's names."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from functools import partial
 
 from firnmq.adapter import ConfigChange
 from firnmq.brokers.kafka.config import KafkaConfig
+from firnmq.brokers.kafka.configs import (
+    UNCHANGEABLE,
+    ConfigKey,
+    ConfigSource,
+    broker_configs,
+    changed_config,
+    kafka_view,
+    key_of,
+    topic_config,
+)
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.admin import (
@@ -18,62 +28,16 @@ from firnmq.brokers.kafka.protocol.messages.admin import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
-    IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.net.address import Address
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.config import TopicConfig
 from firnmq.errors import FirnError, InvalidArgument
 
-_TOPIC, _BROKER = 2, 4
-_TOPIC_SOURCE, _DEFAULT_SOURCE = 1, 5
-_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
-_NO_LIMIT = "-1"
-"""How Kafka writes that there is no limit."""
-_NOT_LIMITS = {"expire.header": "none"}
-"""What has no value otherwise is shown like this."""
-
-_VALUE_CHARS_MAX = 4_096
-"""Characters of an option's value. Options are judged in one step, which cannot give way."""
-
-_ALIASES = {"max.message.bytes": "max.batch.bytes"}
-"""Kafka's name for an option, and ours."""
-
-_FIXED: dict[str, str] = {
-    "min.insync.replicas": "1",
-    "message.timestamp.type": "CreateTime",
-    "message.format.version": "3.0-IV1",
-}
-"""Options Kafka clients ask about whose one value this broker has."""
-
-_UNCHANGEABLE = frozenset(
-    {"storage.type", "index.key", "index.tag", "tag.headers", "expire.header"}
-)
-"""They say what stored bytes mean, so they are fixed when the topic is made."""
-
-
-def topic_config(base: TopicConfig, options: Mapping[str, str | None]) -> TopicConfig:
-    """Kafka topic configs as our options; InvalidArgument by name and reason."""
-    ours: dict[str, object] = {}
-    for name, value in options.items():
-        _check_length(name, value)
-        if name in _FIXED:
-            if value not in (None, _FIXED[name]):
-                raise InvalidArgument(name, f"can only be {_FIXED[name]}, not {value!r}")
-            continue
-        if value is None:
-            continue
-        if name == "compression.type" and value in ("producer", "uncompressed"):
-            value = "none"  # Client batches are stored as they come in any case.
-        ours[_ALIASES.get(name, name)] = value
-    return base.with_options(ours)
-
-
-def _check_length(name: str, value: str | None) -> None:
-    if value is not None and len(value) > _VALUE_CHARS_MAX:
-        raise InvalidArgument(name, f"may have {_VALUE_CHARS_MAX:,} characters, not {len(value):,}")
+_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS = 2, 4, 8, 16
 
 
 class ConfigHandler:
@@ -81,6 +45,7 @@ class ConfigHandler:
         self,
         storage: KafkaStorage,
         config: KafkaConfig,
+        address: Address,
         turns: Turns,
         shown: Mapping[str, str] | None = None,
     ) -> None:
@@ -88,7 +53,9 @@ class ConfigHandler:
         self._turns = turns
         self._storage = storage
         self._config = config
+        self._address = address
         self._shown = shown or {}
+        self._builtin = kafka_view(KafkaConfig().topic_defaults)
 
     async def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         # Each resource is described once, with all the keys that were asked for.
@@ -130,8 +97,11 @@ class ConfigHandler:
                     resource.resource_type,
                     resource.resource_name,
                     partial(
-                        _changed,
-                        changes=resource.configs,
+                        changed_config,
+                        changes=[
+                            (each.name, each.config_operation, each.value)
+                            for each in resource.configs
+                        ],
                         defaults=self._config.topic_defaults,
                     ),
                     request.validate_only,
@@ -141,8 +111,8 @@ class ConfigHandler:
 
     def _replaced(self, current: TopicConfig, changes: Mapping[str, str | None]) -> TopicConfig:
         """Everything not named goes back to its default, but for what cannot change."""
-        shown = _kafka_view(current)
-        kept = {name: shown[name] for name in _UNCHANGEABLE}
+        shown = kafka_view(current)
+        kept = {name: shown[name] for name in UNCHANGEABLE}
         return topic_config(self._config.topic_defaults, {**kept, **changes})
 
     async def _alter(
@@ -166,110 +136,93 @@ class ConfigHandler:
     def _describe(
         self, kind: int, name: str, wanted: set[str] | None, request: DescribeConfigsRequest
     ) -> DescribeConfigsResult:
-        if kind == _BROKER:
-            options = self._broker_options()
-            defaults = options
-        elif kind == _TOPIC:
+        code, message = ErrorCode.NONE, None
+        configs: list[DescribeConfigsResourceResult] = []
+        if kind == _TOPIC:
             topic = self._storage.find(name)
             if topic is None:
-                return DescribeConfigsResult(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    error_message=f"no topic {name!r}",
-                    resource_type=kind,
-                    resource_name=name,
-                    configs=[],
-                )
-            options, defaults = _kafka_view(topic.config), _kafka_view(self._config.topic_defaults)
-        else:
-            return DescribeConfigsResult(
-                error_code=ErrorCode.INVALID_REQUEST,
-                error_message=f"resource type {kind} has no configs",
-                resource_type=kind,
-                resource_name=name,
-                configs=[],
-            )
+                code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}"
+            else:
+                configs = self._describe_topic(topic.config, wanted, request)
+        elif kind in (_BROKER, _BROKER_LOGGER) and name not in ("", str(self._config.node_id)):
+            code = ErrorCode.INVALID_REQUEST
+            message = f"this is broker {self._config.node_id}, not {name!r}"
+        elif kind == _BROKER:
+            # Without a name, what was changed for all brokers while they run: nothing.
+            configs = self._describe_broker(wanted, request) if name else []
+        elif kind not in (_BROKER_LOGGER, _CLIENT_METRICS):  # Of which there are none.
+            code, message = ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configs"
         return DescribeConfigsResult(
+            error_code=code,
+            error_message=message,
             resource_type=kind,
             resource_name=name,
-            configs=[
-                _shown(option, value, defaults[option], request.include_synonyms, kind == _BROKER)
-                for option, value in options.items()
-                if wanted is None or option in wanted
-            ],
+            configs=configs,
         )
 
-    def _broker_options(self) -> dict[str, str]:
-        return {
-            "auto.create.topics.enable": str(self._config.auto_create_topics).lower(),
-            "num.partitions": str(self._config.auto_create_shards),
-            "message.max.bytes": str(self._config.topic_defaults.max_batch_bytes),
-            "broker.id": str(self._config.node_id),
-            "offsets.retention.minutes": str(self._config.groups.offsets_retention_ms // 60_000),
-            **self._shown,
-        }
+    def _describe_topic(
+        self, config: TopicConfig, wanted: set[str] | None, request: DescribeConfigsRequest
+    ) -> list[DescribeConfigsResourceResult]:
+        options, defaults = kafka_view(config), kafka_view(self._config.topic_defaults)
+        shown = []
+        for name, value in options.items():
+            key = key_of(name)
+            if key is None or not (wanted is None or name in wanted):
+                continue
+            builtin = self._builtin.get(name, key.default)
+            default = defaults.get(name, key.default)
+            broker_name = key.broker_name or name
+            sources = [(broker_name, builtin, ConfigSource.DEFAULT)]
+            if default != builtin:
+                sources.insert(0, (broker_name, default, ConfigSource.STATIC_BROKER))
+            if value != default:
+                sources.insert(0, (name, value, ConfigSource.TOPIC))
+            shown.append(_shown(key, value, sources, name in UNCHANGEABLE, request))
+        return shown
 
-
-def _kafka_view(config: TopicConfig) -> dict[str, str]:
-    options = {
-        name: _NOT_LIMITS.get(name, _NO_LIMIT) if value is None else value
-        for name, value in config.options().items()
-    }
-    options.update(_FIXED)
-    for alias, ours in _ALIASES.items():
-        options[alias] = options[ours]
-    return dict(sorted(options.items()))
+    def _describe_broker(
+        self, wanted: set[str] | None, request: DescribeConfigsRequest
+    ) -> list[DescribeConfigsResourceResult]:
+        shown = []
+        configs = broker_configs(self._config, self._address, self._shown)
+        for name, (key, value, default) in configs.items():
+            if wanted is None or name in wanted:
+                sources = [(name, default, ConfigSource.DEFAULT)]
+                if value != default:
+                    sources.insert(0, (name, value, ConfigSource.STATIC_BROKER))
+                shown.append(_shown(key, value, sources, True, request))
+        return shown
 
 
 def _altered(current: TopicConfig, change: ConfigChange) -> TopicConfig:
     altered = change(current)
     before, after = current.options(), altered.options()
-    for option in _UNCHANGEABLE:
+    for option in UNCHANGEABLE:
         if before[option] != after[option]:
             raise InvalidArgument(option, "is fixed when a topic is made")
     return altered
 
 
-def _changed(
-    current: TopicConfig, changes: Sequence[IncrementalAlterableConfig], defaults: TopicConfig
-) -> TopicConfig:
-    options: dict[str, str | None] = {}
-    shown, original = _kafka_view(current), _kafka_view(defaults)
-    for change in changes:
-        if change.name not in shown:
-            raise InvalidArgument(change.name, "is not a topic option")
-        if change.name in options:
-            raise InvalidArgument(change.name, "is named twice for one topic")
-        _check_length(change.name, change.value)
-        if change.config_operation == _SET:
-            options[change.name] = change.value
-        elif change.config_operation == _DELETE:
-            options[change.name] = original[change.name]
-        elif change.config_operation in (_APPEND, _SUBTRACT):
-            items = [item for item in shown[change.name].split(",") if item]
-            given = dict.fromkeys((change.value or "").split(","))
-            if change.config_operation == _APPEND:
-                items = list(dict.fromkeys(items) | given)
-            else:
-                items = [item for item in items if item not in given]
-            options[change.name] = ",".join(items)
-        else:
-            raise InvalidArgument(change.name, f"unknown operation {change.config_operation}")
-    return topic_config(current, options)
-
-
 def _shown(
-    option: str, value: str, default: str, with_synonyms: bool, is_broker: bool
+    key: ConfigKey,
+    value: str,
+    sources: Sequence[tuple[str, str, ConfigSource]],
+    is_read_only: bool,
+    request: DescribeConfigsRequest,
 ) -> DescribeConfigsResourceResult:
-    source = _DEFAULT_SOURCE if value == default else _TOPIC_SOURCE
+    """`sources`: where the value comes from, and what it would be without that, and so on."""
     synonyms = []
-    if with_synonyms:
-        if source == _TOPIC_SOURCE:
-            synonyms.append(DescribeConfigsSynonym(name=option, value=value, source=source))
-        synonyms.append(DescribeConfigsSynonym(name=option, value=default, source=_DEFAULT_SOURCE))
+    if request.include_synonyms:
+        synonyms = [
+            DescribeConfigsSynonym(name=name, value=each, source=source)
+            for name, each, source in sources
+        ]
     return DescribeConfigsResourceResult(
-        name=option,
+        name=key.name,
         value=value,
-        read_only=is_broker or option in _FIXED or option in _UNCHANGEABLE,
-        config_source=source,
+        read_only=is_read_only,
+        config_source=sources[0][2],
         synonyms=synonyms,
+        config_type=key.type,
+        documentation=key.documentation if request.include_documentation else None,
     )

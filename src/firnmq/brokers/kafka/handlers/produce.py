@@ -157,7 +157,10 @@ class ProduceHandler:
         except FirnError as error:
             return self._refused(index, error)
         return PartitionProduceResponse(
-            index=index, base_offset=appended.base_offset, log_start_offset=start_offset
+            index=index,
+            base_offset=appended.base_offset,
+            log_append_time_ms=appended.append_time_ms,
+            log_start_offset=start_offset,
         )
 
     def _refused(self, index: int, error: FirnError) -> PartitionProduceResponse:

@@ -136,7 +136,8 @@ class FastProduce:
         if template is None:
             return
         topic = self._storage.find(template.topic)
-        if topic is not None:
+        # The template's answers have no time of append.
+        if topic is not None and not topic.config.has_append_time:
             driver = self._storage.manager.driver(topic.config.storage_type).batches
             if driver is not None:
                 client.produce_route = ProduceRoute(template, topic, driver, request.timeout_ms)

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from firnmq.adapter import SHARDS_MAX, Topic
 from firnmq.brokers.kafka.config import KafkaConfig
+from firnmq.brokers.kafka.configs import ConfigSource, kafka_view, topic_config
 from firnmq.brokers.kafka.failures import code_of
-from firnmq.brokers.kafka.handlers.configs import topic_config
 from firnmq.brokers.kafka.protocol import ZERO_UUID, ErrorCode
 from firnmq.brokers.kafka.protocol.messages.admin import (
     CreatableTopic,
@@ -44,8 +44,6 @@ _REPLICAS = (-1, 1)
 """Replication factors one node can honour; -1 leaves it to the broker."""
 _HIGH_WATERMARK = -1
 """In place of an offset: everything goes that can be read."""
-_TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
-_DEFAULTS = TopicConfig().options()
 _CONFIGS_SINCE = 5
 """Version of CreateTopics from which on its answer has the options of each topic."""
 _TWICE = "the request names this topic twice"
@@ -158,7 +156,8 @@ class TopicHandler:
                 return _failed(wanted.name, code_of(error), error)
         configs: list[CreatableTopicConfigs] = []
         if shown is not None:
-            configs = shown.get(config) or shown.setdefault(config, _shown(config))
+            defaults = self._config.topic_defaults
+            configs = shown.get(config) or shown.setdefault(config, _shown(config, defaults))
         return CreatableTopicResult(
             name=wanted.name,
             num_partitions=count,
@@ -261,12 +260,15 @@ def _not_grown(name: str, code: ErrorCode, text: str) -> CreatePartitionsTopicRe
     return CreatePartitionsTopicResult(name=name, error_code=code, error_message=text)
 
 
-def _shown(config: TopicConfig) -> list[CreatableTopicConfigs]:
+def _shown(config: TopicConfig, defaults: TopicConfig) -> list[CreatableTopicConfigs]:
+    before = kafka_view(defaults)
     return [
         CreatableTopicConfigs(
             name=name,
-            value=value if value is not None else "-1",
-            config_source=_DEFAULT_CONFIG if value == _DEFAULTS[name] else _TOPIC_CONFIG,
+            value=value,
+            config_source=(
+                ConfigSource.DEFAULT if value == before.get(name) else ConfigSource.TOPIC
+            ),
         )
-        for name, value in config.options().items()
+        for name, value in kafka_view(config).items()
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from firnmq.engines.catalog.segments import Segment, SegmentMeta
 from firnmq.engines.shardlog.rolling.state import RollState
@@ -29,10 +30,18 @@ def is_old(log: ShardLog) -> bool:
     if first_ms is None:
         return False
     age_ms = log.backend.clock.age_ms(first_ms)
-    if config.segment_ms is not None and age_ms >= config.segment_ms:
+    limit_ms = config.segment_ms
+    if limit_ms is not None and config.segment_jitter_ms:
+        limit_ms -= _jitter_ms(log, min(config.segment_jitter_ms, limit_ms))
+    if limit_ms is not None and age_ms >= limit_ms:
         return True
     limit_ms = config.max_compaction_lag_ms
     return limit_ms is not None and config.compacts and age_ms >= limit_ms
+
+
+def _jitter_ms(log: ShardLog, jitter_max_ms: int) -> int:
+    """How much earlier than others the active segment is sealed: the same at every call."""
+    return crc32(f"{log.spec.uid} {log.tail.segment.meta.seq}".encode()) * jitter_max_ms >> 32
 
 
 def sync(log: ShardLog) -> None:

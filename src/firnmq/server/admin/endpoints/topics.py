@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from firnmq.adapter import Topic, wait_for_append
-from firnmq.brokers.kafka.handlers.configs import ConfigHandler, topic_config
+from firnmq.brokers.kafka.configs import is_topic_config, topic_config
+from firnmq.brokers.kafka.handlers.configs import ConfigHandler
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.admin import (
     IncrementalAlterableConfig,
@@ -55,7 +56,9 @@ class TopicAdmin:
         self._stopping = parts.stopping
         self._manager = parts.local.manager
         self._defaults = parts.config.topic_defaults
-        self._configs = ConfigHandler(parts.storage, parts.config.kafka, Turns())
+        self._configs = ConfigHandler(
+            parts.storage, parts.config.kafka, parts.broker.address, Turns()
+        )
 
     def all(self) -> list[TopicSummary]:
         return [TopicSummary.of(topic) for topic in self._storage.catalog.topics()]
@@ -81,6 +84,9 @@ class TopicAdmin:
     async def change(self, name: str, changes: OptionChanges) -> TopicOptions:
         """Uses the code path of a Kafka client's request, so that both behave the same."""
         self._storage.topic(name)
+        for option in changes.options:  # Kafka's clients may take away an unknown one.
+            if not is_topic_config(option):
+                raise InvalidArgument(option, "is not a topic option")
         resource = IncrementalAlterConfigsResource(
             resource_type=_TOPIC_RESOURCE,
             resource_name=name,

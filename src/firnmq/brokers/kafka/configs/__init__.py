@@ -1,0 +1,27 @@
+"""Kafka's names for configs of topics and brokers: their types, limits and meanings here."""
+
+from firnmq.brokers.kafka.configs.broker import broker_configs
+from firnmq.brokers.kafka.configs.keys import ConfigKey, ConfigSource, ConfigType
+from firnmq.brokers.kafka.configs.topic import (
+    UNCHANGEABLE,
+    changed_config,
+    check_length,
+    is_topic_config,
+    kafka_view,
+    key_of,
+    topic_config,
+)
+
+__all__ = [
+    "UNCHANGEABLE",
+    "ConfigKey",
+    "ConfigSource",
+    "ConfigType",
+    "broker_configs",
+    "changed_config",
+    "check_length",
+    "is_topic_config",
+    "kafka_view",
+    "key_of",
+    "topic_config",
+]
