@@ -1,6 +1,7 @@
 """Configuration of topics, stores and nodes, with defaults and limits."""
 
 from firnmq.config.lake import LakeConfig, LakeTopicConfig, load_lake_config
+from firnmq.config.meta import EtcdConfig, MetaConfig
 from firnmq.config.names import check_topic_name
 from firnmq.config.node import (
     AdminConfig,
@@ -29,10 +30,12 @@ __all__ = [
     "CleanupPolicy",
     "CompressionType",
     "Durability",
+    "EtcdConfig",
     "LakeConfig",
     "LakeTopicConfig",
     "LogConfig",
     "MemoryOverflow",
+    "MetaConfig",
     "NodeStoreConfig",
     "SecurityConfig",
     "Settings",

@@ -15,6 +15,7 @@ from firnmq.meta.api import (
 )
 from firnmq.meta.cache import CacheBehind, MetaCache
 from firnmq.meta.nodes import NodeIdentity, register_node
+from firnmq.meta.opening import open_meta_store
 from firnmq.meta.shards import MetaShards
 from firnmq.meta.sqlite import SqliteMetaStore
 
@@ -35,5 +36,6 @@ __all__ = [
     "SqliteMetaStore",
     "TxnConflict",
     "Watch",
+    "open_meta_store",
     "register_node",
 ]

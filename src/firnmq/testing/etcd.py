@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 from firnmq.errors import FirnError
 from firnmq.meta.etcd import EtcdMetaStore, EtcdSettings
@@ -27,11 +31,25 @@ class EtcdFailed(FirnError):
 class EtcdCluster:
     """Members on the loopback address, until `stop`. Each can be killed, paused and started."""
 
-    def __init__(self, program: Path, directory: Path, count: int = 1) -> None:
+    def __init__(
+        self,
+        program: Path,
+        directory: Path,
+        count: int = 1,
+        *,
+        options: tuple[str, ...] = (),
+        tls: Mapping[str, Path] | None = None,
+    ) -> None:
+        """`options` are more arguments for each member. `tls` turns it on for clients, who must
+        show a certificate: the EtcdSettings of its files, which members use as well."""
         self._program = program
+        self._options = options
+        self._tls = dict(tls or {})
         self._directory = directory
         self._peer_ports = free_ports(count)
         self._client_ports = free_ports(count)
+        self.login: dict[str, object] = {}
+        """User and password, once authentication is enabled."""
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * count
         directory.mkdir(parents=True, exist_ok=True)
         for number in range(count):
@@ -43,7 +61,8 @@ class EtcdCluster:
         return tuple(f"127.0.0.1:{port}" for port in self._client_ports)
 
     def settings(self, **changes: object) -> EtcdSettings:
-        return EtcdSettings(**{"endpoints": self.endpoints, **changes})  # type: ignore[arg-type]
+        values = {"endpoints": self.endpoints, **self._tls, **changes}
+        return EtcdSettings(**values)  # type: ignore[arg-type]
 
     def store(self, prefix: str = "firn/", **changes: object) -> EtcdMetaStore:
         return EtcdMetaStore(self.settings(**changes), prefix=prefix)
@@ -53,7 +72,8 @@ class EtcdCluster:
             f"m{each}=http://127.0.0.1:{port}" for each, port in enumerate(self._peer_ports)
         )
         peer = f"http://127.0.0.1:{self._peer_ports[number]}"
-        client = f"http://127.0.0.1:{self._client_ports[number]}"
+        scheme = "https" if self._tls else "http"
+        client = f"{scheme}://127.0.0.1:{self._client_ports[number]}"
         with (self._directory / f"m{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
                 [
@@ -67,16 +87,36 @@ class EtcdCluster:
                     f"--initial-cluster={peers}",
                     "--logger=zap",
                     "--log-level=warn",
+                    *self._tls_options(),
+                    *self._options,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
 
+    def _tls_options(self) -> list[str]:
+        if not self._tls:
+            return []
+        return [
+            f"--trusted-ca-file={self._tls['ca_file']}",
+            f"--cert-file={self._tls['certificate_file']}",
+            f"--key-file={self._tls['key_file']}",
+            "--client-cert-auth",
+        ]
+
+    def manage(self, path: str, **request: object) -> Any:
+        """Calls etcd's API for operators at the first member, such as `auth/enable`."""
+        url = f"http://{self.endpoints[0]}/v3/{path}"
+        headers = {"Content-Type": "application/json"}
+        body = json.dumps(request).encode()
+        with urlopen(Request(url, body, headers), timeout=_START_S) as answer:
+            return json.loads(answer.read())
+
     def wait_ready(self) -> None:
         """Until a read that needs a majority is answered."""
         deadline = time.monotonic() + _START_S
-        store = self.store(call_s=1.0)
+        store = EtcdMetaStore(self.settings(call_s=1.0, **self.login))
         try:
             while True:
                 try:

@@ -1,4 +1,4 @@
-"""A transaction that etcd may have made, and of which no answer came."""
+"""Members that break off transactions, or that have a version which loses data."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from firnmq.errors import StorageFailed
+from firnmq.meta.etcd.versions import EtcdRefused, checked_version
 
 grpc = pytest.importorskip("grpc", reason="etcd needs the extra [etcd]")
 client = pytest.importorskip("firnmq.meta.etcd.client")
@@ -14,9 +15,11 @@ client = pytest.importorskip("firnmq.meta.etcd.client")
 class _Member(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
     """Says that all is well, and breaks off every transaction."""
 
+    version = "3.6.16"
+
     def service(self, details: "grpc.HandlerCallDetails") -> "grpc.RpcMethodHandler | None":
         if details.method.endswith(client.STATUS.name):
-            status = client.rpc.StatusResponse(version="3.6.16", leader=1)
+            status = client.rpc.StatusResponse(version=self.version, leader=1)
             return grpc.unary_unary_rpc_method_handler(
                 lambda _request, _context: status.SerializeToString()
             )
@@ -28,9 +31,14 @@ class _Member(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
 
 
 @pytest.fixture
-def endpoint() -> Iterator[str]:
+def member() -> _Member:
+    return _Member()
+
+
+@pytest.fixture
+def endpoint(member: _Member) -> Iterator[str]:
     with ThreadPoolExecutor(2) as threads:
-        server = grpc.server(threads, handlers=[_Member()])
+        server = grpc.server(threads, handlers=[member])
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         yield f"127.0.0.1:{port}"
@@ -43,3 +51,17 @@ def test_a_transaction_without_an_answer_may_have_happened(endpoint: str) -> Non
         asking.send(client.TXN, client.rpc.TxnRequest())
     assert caught.value.is_outcome_unknown
     asking.close()
+
+
+@pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.2", "3.4.3", "2.3.8", "strange"])
+def test_a_version_that_loses_data_is_refused(member: _Member, endpoint: str, version: str) -> None:
+    member.version = version
+    asking = client.EtcdClient(client.EtcdSettings(endpoints=(endpoint,)))
+    with pytest.raises(EtcdRefused, match=version):
+        asking.ask(client.RANGE, client.rpc.RangeRequest(key=b"a"))
+    asking.close()
+
+
+@pytest.mark.parametrize("version", ["3.4.23", "3.5.3", "3.6.16", "3.7.0-alpha.0"])
+def test_other_versions_are_taken(version: str) -> None:
+    assert checked_version(version, "here") >= (3, 4)

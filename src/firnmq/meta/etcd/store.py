@@ -218,16 +218,7 @@ class EtcdSession:
         self.session_id = session_id
 
     def keep_alive(self) -> None:
-        request = rpc.LeaseKeepAliveRequest(id=self.session_id)
-        answers = self._client.stream(KEEP_ALIVE, iter([request]), timeout_s=2.0)
-        try:
-            answer: Any = next(iter(answers), None)
-        except grpc.RpcError as error:
-            raise TimedOut(f"etcd did not confirm session {self.session_id}: {error}") from error
-        finally:
-            answers.cancel()
-        if answer is None:
-            raise TimedOut(f"etcd did not confirm session {self.session_id}")
+        answer = self._client.ask(KEEP_ALIVE, rpc.LeaseKeepAliveRequest(id=self.session_id))
         if answer.ttl_s <= 0:
             raise SessionLapsed(self.session_id)
 
