@@ -12,6 +12,7 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PORT_MAX = 65_535
 _GIB = 1024**3
+_ANY = ("0.0.0.0", "::", "[::]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,10 @@ class EtcdConfig:
             raise InvalidArgument("etcd.peers", f"lacks this member, {self.name!r}")
         if not names and self.is_joining:
             raise InvalidArgument("etcd.is_joining", "needs peers as well")
+        if self.host in _ANY and (self.advertised_host is None or not names):
+            raise InvalidArgument(
+                "etcd.host", f"{self.host} is no address to connect to: set advertised_host, peers"
+            )
         files = (self.ca_file, self.certificate_file, self.key_file)
         if None in files and any(files):
             raise InvalidArgument(
@@ -144,7 +149,12 @@ class EtcdConfig:
     @property
     def client_endpoint(self) -> str:
         """`host:port` at which clients reach the member."""
-        return f"{self.advertised_host or self.host}:{self.client_port}"
+        return f"{_bracketed(self.advertised_host or self.host)}:{self.client_port}"
+
+    @property
+    def listen_host(self) -> str:
+        """`host` as it stands in an address."""
+        return _bracketed(self.host)
 
     @property
     def peer_endpoint(self) -> str:
@@ -153,7 +163,11 @@ class EtcdConfig:
             name, _, address = peer.partition("=")
             if name == self.name:
                 return address
-        return f"{self.host}:{self.peer_port}"
+        return f"{self.listen_host}:{self.peer_port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def check_address(setting: str, text: str) -> None:

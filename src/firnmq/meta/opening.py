@@ -42,10 +42,7 @@ def open_etcd(
     config: MetaConfig, *, is_stopping: Callable[[], bool] = lambda: False
 ) -> EtcdMetaStore:
     """etcd at the configuration's endpoints, which answers reads."""
-    settings = etcd_settings(config)
-    from firnmq.meta.etcd import EtcdMetaStore
-
-    store = EtcdMetaStore(settings, prefix=f"{config.cluster}/")
+    store = etcd_store(config)
     deadline = time.monotonic() + config.start_timeout_ms / 1000
     try:
         while True:
@@ -62,6 +59,14 @@ def open_etcd(
         raise
     _log.info("meta_store", kind="etcd", endpoints=",".join(config.endpoints))
     return store
+
+
+def etcd_store(config: MetaConfig) -> EtcdMetaStore:
+    """etcd at the configuration's endpoints, whether it answers or not."""
+    settings = etcd_settings(config)
+    from firnmq.meta.etcd import EtcdMetaStore
+
+    return EtcdMetaStore(settings, prefix=f"{config.cluster}/")
 
 
 def etcd_settings(config: MetaConfig) -> EtcdSettings:

@@ -6,9 +6,9 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from firnmq.brokers.kafka.broker import KafkaBroker
 from firnmq.brokers.kafka.expiry import OffsetExpiry
@@ -32,6 +32,7 @@ from firnmq.server.settings import NodeConfig
 if TYPE_CHECKING:
     import ssl
 
+Served = TypeVar("Served", bound=AbstractAsyncContextManager[Any])
 _log = EventLogger("node")
 
 
@@ -200,7 +201,7 @@ class Node:
 
 
 async def serve(
-    node: Node, ready: Callable[[Node], None], stopping_began: Callable[[], None] = lambda: None
+    node: Served, ready: Callable[[Served], None], stopping_began: Callable[[], None] = lambda: None
 ) -> signal.Signals:
     """Runs a node until SIGTERM or SIGINT and returns which came first. Requests in progress are
     answered before it ends."""

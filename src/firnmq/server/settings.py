@@ -24,6 +24,7 @@ from firnmq.config import (
 )
 from firnmq.config.sections import ENVIRONMENT_PREFIX
 from firnmq.errors import InvalidArgument
+from firnmq.server.meta_settings import read_meta_role_config
 
 _SECTIONS = (
     *("store", "kafka", "groups", "transactions", "topic_defaults"),
@@ -82,6 +83,7 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
     """Unknown variables with our prefix, each with the most similar known one."""
     settings = Settings(environment={})
     _read(settings)
+    read_meta_role_config(settings)
     known = settings.variables
     found: dict[str, str | None] = {}
     for name in sorted(environment):

@@ -14,7 +14,7 @@ from firnmq.errors import DiskFull, InvalidArgument, StorageFailed, TimedOut
 from firnmq.meta import Compare, MetaCache
 from firnmq.meta.etcd import EtcdMetaStore
 from firnmq.meta.etcd.client import EtcdError
-from firnmq.meta.etcd.versions import EtcdRefused
+from firnmq.meta.etcd_versions import EtcdRefused
 from firnmq.meta.opening import etcd_settings, open_etcd
 from firnmq.testing.etcd import EtcdCluster
 from firnmq.testing.tcp_proxy import TcpProxy

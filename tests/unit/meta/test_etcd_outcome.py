@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from firnmq.errors import StorageFailed
-from firnmq.meta.etcd.versions import EtcdRefused, checked_version
+from firnmq.meta.etcd_versions import EtcdRefused, checked_version
 
 grpc = pytest.importorskip("grpc", reason="etcd needs the extra [etcd]")
 client = pytest.importorskip("firnmq.meta.etcd.client")

@@ -65,13 +65,24 @@ _PORT = click.IntRange(0, 65535)
     help="Listen on other addresses than loopback without TLS or authentication.",
 )
 @click.option("--log-json", is_flag=True, help="Logs as JSON, one document per line.")
-def serve(config_path: Path | None, **options: Any) -> None:
+@click.option(
+    "--role",
+    type=click.Choice(["node", "meta"]),
+    default="node",
+    show_default=True,
+    help="node: serve the directory to Kafka clients. meta: run a member of etcd in it, with the "
+    "sections meta, etcd, security, log.",
+)
+def serve(config_path: Path | None, role: str, **options: Any) -> None:
     """Serve a data directory to Kafka clients until stopped.
 
     Settings come from the options, then from FIRN_* variables such as FIRN_KAFKA_PORT, then from
     the file. Stop the node with Ctrl-C or SIGTERM: requests that have begun are answered first.
     The exit code is 130 after Ctrl-C and 0 after SIGTERM.
     """
+    if role == "meta":
+        _serve_meta(config_path, options)
+        return
     stopped = (
         f"stopped   everything that was acknowledged is stored in {chosen_directory().resolve()}"
     )
@@ -110,6 +121,49 @@ def serve(config_path: Path | None, **options: Any) -> None:
 
     with private_umask(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ended_by = runner.run(run(node, ready, _say_stopping))
+    _say(stopped)
+    if ended_by is signal.SIGINT:
+        click.get_current_context().exit(STOPPED)
+
+
+def _serve_meta(config_path: Path | None, options: dict[str, Any]) -> None:
+    """Role meta: no Kafka and no HTTP, so their options are refused."""
+    for name, value in options.items():
+        if value not in (None, False) and name not in ("allow_insecure", "log_json"):
+            text = f"--{name.replace('_', '-')} is for --role node"
+            raise click.UsageError(text)
+    stopped = f"stopped   the metadata is in {chosen_directory().resolve()}"
+    signal.signal(signal.SIGTERM, partial(_end_at_once, stopped))
+    release_termination()
+
+    import asyncio
+
+    from firnmq.disk.private import private_umask
+    from firnmq.server.logs import configure_logs
+    from firnmq.server.meta_role import MetaNode
+    from firnmq.server.meta_settings import load_meta_role_config
+    from firnmq.server.node import serve as run
+
+    config = load_meta_role_config(config_path)
+    security, log = config.security, config.log
+    if options["allow_insecure"]:
+        security = dataclasses.replace(security, allow_insecure=True)
+    if options["log_json"]:
+        log = dataclasses.replace(log, json=True)
+    config = dataclasses.replace(config, security=security, log=log)
+    for exposure in config.exposures():
+        report_warning(exposure)
+    configure_logs(config.log)
+    data = unserved_directory()
+
+    def ready(started: MetaNode) -> None:
+        if started.member is not None:
+            _say(f"etcd      {config.etcd.client_endpoint}, peers {config.etcd.peer_endpoint}")
+        _say(f"data      {data.resolve()}")
+        _say("stop      Ctrl-C")
+
+    with private_umask(), asyncio.Runner() as runner:
+        ended_by = runner.run(run(MetaNode(data, config), ready, lambda: _say("stopping")))
     _say(stopped)
     if ended_by is signal.SIGINT:
         click.get_current_context().exit(STOPPED)

@@ -23,7 +23,7 @@ import grpc
 from firnmq.errors import Closed, DiskFull, FirnError, InvalidArgument, TimedOut, storage_failure
 from firnmq.eventlog import EventLogger
 from firnmq.meta.etcd import etcd_rpc_pb2 as rpc
-from firnmq.meta.etcd.versions import EtcdRefused, checked_version
+from firnmq.meta.etcd_versions import EtcdRefused, checked_version
 
 WHERE = "the meta store"
 CALL_S = 5.0
