@@ -7,7 +7,11 @@ there is something to do about it, what to do.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+_SUGGESTED_NAME_MAX = 249
+_SUGGESTED_COUNT_MAX = 300
 
 
 class FirnError(Exception):
@@ -144,6 +148,16 @@ class NotFound(FirnError):
 
 class TopicNotFound(NotFound):
     kind = "topic"
+
+    def suggest(self, known: Iterable[str]) -> None:
+        """Names the closest of the topics that there are. Best effort: of the first few
+        hundred, so that an event loop may call it."""
+        from difflib import get_close_matches
+
+        if len(self.name) <= _SUGGESTED_NAME_MAX:
+            closest = get_close_matches(self.name, islice(known, _SUGGESTED_COUNT_MAX), n=1)
+            if closest:
+                self.args = (f"{self}; did you mean {closest[0]}?",)
 
 
 class ShardNotFound(NotFound):

@@ -88,6 +88,14 @@ class TopicCatalog:
         """All topics, whatever their state, as they are whenever one looks."""
         return self._topics
 
+    def explain(self, error: FirnError) -> None:
+        """Has an error say what its reader needs: the topic's own name of a shard, or the topic
+        whose name is closest to one that no topic has."""
+        if isinstance(error, TopicNotFound):
+            error.suggest(topic.name for topic in self._all() if topic.state is _READY)
+        else:
+            self.name_shard(error)
+
     def name_shard(self, error: FirnError) -> None:
         """Has an error call a shard by what users know it by, whichever topic's it is."""
         if isinstance(error, _ABOUT_SHARDS):

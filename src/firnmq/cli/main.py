@@ -19,15 +19,16 @@ from firnmq.cli.reports import (
     PIPE_CLOSED,
     colours,
     discard_output,
+    is_wrong_usage,
     report_error,
     warn_of_unknown_variables,
 )
 from firnmq.cli.target import target_options
-from firnmq.errors import FirnError, InvalidArgument
+from firnmq.errors import FirnError
 from firnmq.interrupts import STOPPED, raising_interrupts, release_termination, stopped_text
 
 COMMANDS = {
-    "completion": "Print a script that makes a shell complete firn's commands and options.",
+    "completion": "Print a script that makes a shell complete commands, options and topics.",
     "config": "Show and change the options of topics on a running node.",
     "delete": "Delete records of a topic; no read shows them from then on.",
     "demo": "Show a durable write, four kinds of read and a check, with what each took.",
@@ -108,8 +109,7 @@ class FirnGroup(click.Group):
             ctx.exit(PIPE_CLOSED)
         except (FirnError, OSError) as error:
             report_error(error, as_json=as_json)
-            is_option = isinstance(error, InvalidArgument) and error.argument.startswith("-")
-            ctx.exit(2 if is_option else 1)
+            ctx.exit(2 if is_wrong_usage(error) else 1)
         except click.UsageError as error:
             if isinstance(error, click.NoSuchOption) and error.option_name == "--partition":
                 text = "No such option '--partition'. Did you mean '--shard'?"  # Kafka's word.
@@ -155,6 +155,6 @@ def main() -> None:
     a node serves the directory, the command goes through that node by itself. --node or FIRN_NODE
     names a node instead. Both options may stand before or after the command.
 
-    Exit codes: 0 all well, 1 an error or a finding, 2 wrong usage, 130 stopped by Ctrl-C, 141 the
-    reader of a pipe has gone (`firn read t | head`).
+    Exit codes: 0 all well, 1 an error or a finding, 2 a wrong option, argument or setting, 130
+    stopped by Ctrl-C, 141 the reader of a pipe has gone (`firn read t | head`).
     """

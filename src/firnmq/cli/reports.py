@@ -11,12 +11,14 @@ import click
 from firnmq.cli.errors import hint_for
 from firnmq.cli.node import NodeRefused
 from firnmq.cli.variables import COMMAND_VARIABLES
+from firnmq.errors import InvalidArgument, StorageTypeNotFound
 
 PIPE_CLOSED = 141
 """Exit code when the reader of a pipe has gone, as of a program that SIGPIPE ends."""
 AS_JSON = "firnmq.as_json"
 """Key of the click context's meta: whether the command was given --json, for its errors too."""
 _PRINTING = ("click.utils", "firnmq.cli.records")
+_WRONG_USAGE = (InvalidArgument, StorageTypeNotFound)
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FROM_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)")
 """A service that is called `firn` puts such variables into the containers beside it."""
@@ -40,6 +42,13 @@ def report_error(error: BaseException, *, as_json: bool, hint: str | None = None
     _labelled("error", "red", message)
     if hint is not None:
         _labelled("hint", "cyan", hint)
+
+
+def is_wrong_usage(error: BaseException) -> bool:
+    """Whether what the user gave was wrong in itself, as the command or the node found."""
+    if isinstance(error, NodeRefused):
+        return error.kind in {kind.__name__ for kind in _WRONG_USAGE}
+    return isinstance(error, _WRONG_USAGE)
 
 
 def report_warning(message: str) -> None:

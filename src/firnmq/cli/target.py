@@ -150,9 +150,10 @@ def kafka_address(target: Served) -> str:
     return f"{reachable_host(host)}:{port}"
 
 
-def chosen_target(*, changes: bool) -> Served | None:
+def chosen_target(*, changes: bool, is_silent: bool = False) -> Served | None:
     """The node to work through; None if the command is to open the data directory itself.
-    `changes`: whether the command changes something."""
+    `changes`: whether the command changes something. A command tells if it takes a node that the
+    user did not name, unless it `is_silent`."""
     node, data = _given("node"), _given("data")
     if node is not None and data is not None:
         if node.is_typed and data.is_typed:
@@ -166,11 +167,11 @@ def chosen_target(*, changes: bool) -> Served | None:
     if address is not None:
         return _served(directory, address)
     if data is None and not directory.exists():
-        return _unnamed_node(changes=changes)
+        return _unnamed_node(changes=changes, is_silent=is_silent)
     return None
 
 
-def _unnamed_node(*, changes: bool) -> Served | None:
+def _unnamed_node(*, changes: bool, is_silent: bool) -> Served | None:
     """The node at the default address, if there is one. No user named it, so it gets no token."""
     client = NodeClient(NODE_DEFAULT)
     client.set_timeout(_LOOK_S)
@@ -185,15 +186,15 @@ def _unnamed_node(*, changes: bool) -> Served | None:
     if changes:
         raise NodeNotNamed(NODE_DEFAULT, where, str(DATA_DEFAULT))
     meta = click.get_current_context().meta
-    if not meta.get(_TOLD):
+    if not is_silent and not meta.get(_TOLD):
         click.echo(f"through {NODE_DEFAULT}{where}", err=True)
         meta[_TOLD] = True
     return Served(NODE_DEFAULT, None, None)
 
 
-def chosen_node(*, changes: bool) -> NodeClient | None:
+def chosen_node(*, changes: bool, is_silent: bool = False) -> NodeClient | None:
     """A client of that node, closed when the command ends."""
-    target = chosen_target(changes=changes)
+    target = chosen_target(changes=changes, is_silent=is_silent)
     if target is None:
         return None
     client = NodeClient(target.url, target.token)

@@ -23,6 +23,7 @@ from firnmq.config.topic import (
     Tiering,
     TimestampType,
     TopicConfig,
+    unknown_option,
 )
 
 __all__ = [
@@ -52,4 +53,5 @@ __all__ = [
     "load_store_config",
     "load_tiering_config",
     "parsed_address",
+    "unknown_option",
 ]

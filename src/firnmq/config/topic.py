@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -251,20 +251,21 @@ class TopicConfig:
         for option, value in options.items():
             field = option.replace(".", "_")
             if field not in _PARSERS:
-                known = sorted(map(option_name, _PARSERS))
-                close = get_close_matches(option, known)
-                advice = (
-                    f"did you mean {' or '.join(close)}?"
-                    if close
-                    else f"there are: {', '.join(known)}"
-                )
-                raise InvalidArgument(option, f"is not a topic option; {advice}")
+                raise unknown_option(option, map(option_name, _PARSERS))
             changes[field] = _parse(option, value, _PARSERS[field])
         return dataclasses.replace(self, **changes)
 
     def options(self) -> dict[str, str | None]:
         """Every option with its value as text, None where there is no limit."""
         return {option_name(f.name): _text(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+def unknown_option(option: str, known: Iterable[str]) -> InvalidArgument:
+    """The error that names the closest options, or else all of them."""
+    names = sorted(known)
+    close = get_close_matches(option, names)
+    advice = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(names)}"
+    return InvalidArgument(option, f"is not a topic option; {advice}")
 
 
 def option_name(field: str) -> str:

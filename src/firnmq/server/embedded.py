@@ -113,7 +113,12 @@ class AsyncStore:
         return AsyncTopicHandle(self.local, topic)
 
     def topic(self, name: str) -> AsyncTopicHandle:
-        return AsyncTopicHandle(self.local, self.local.catalog.get(name))
+        catalog = self.local.catalog
+        try:
+            return AsyncTopicHandle(self.local, catalog.get(name))
+        except TopicNotFound as error:
+            catalog.explain(error)
+            raise
 
     def topics(self) -> list[Topic]:
         return self.local.catalog.topics()

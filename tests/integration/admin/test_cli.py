@@ -44,9 +44,9 @@ def test_config(topic: str, run, documents) -> None:
         "retention.ms": None
     }
     assert "retention.ms" in run("config", "get", topic).stdout
-    assert run("config", "get", topic, "nope").exit_code == 1
+    assert run("config", "get", topic, "nope").exit_code == 2
     refused = run("config", "set", topic, "storage.type=EngineMemory")
-    assert (refused.exit_code, "fixed" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "fixed" in refused.stderr) == (2, True)
     assert run("config", "set", topic, "nothing").exit_code == 2
 
 

@@ -260,7 +260,7 @@ def test_a_deleted_start_is_where_reading_begins(documents, firn, data: Path, fi
     [
         (["--max", "0"], 2, "'-n' / '--max': 0 is not in the range x>=1"),
         (["--max", "-1"], 2, "'-n' / '--max': -1 is not in the range x>=1"),
-        (["--offset", "0"], 1, "offset: needs a shard (--shard), because t has 2 shards"),
+        (["--offset", "0"], 2, "offset: needs a shard (--shard), because t has 2 shards"),
         (["--offset", "first", "--shard", "0"], 2, "--offset: 'first' is no offset"),
         (["--offset", "99", "--shard", "0"], 1, "of shard 0 of topic 't' is outside [0, 1)"),
         (["--shard", "2"], 1, "no shard '2' in topic 't'"),

@@ -53,6 +53,28 @@ def test_commands_go_through_the_node_that_serves_the_directory(node: Served, da
     assert json.loads(by_environment.stdout)["topic"] == "t"
 
 
+def test_a_node_names_the_closest_topic_and_completes_its_name(node: Served, data: Path) -> None:
+    where = ("--data", str(data))
+    for topic in ("orders", "orders-2"):
+        assert firn("topic", "create", topic, *where).returncode == 0
+    mistyped = firn("read", "ordes", *where)
+    assert (mistyped.returncode, "did you mean orders?" in mistyped.stderr) == (1, True)
+    wrong = firn("config", "set", "orders", "segmnt.bytes=5", *where)
+    assert (wrong.returncode, "did you mean segment.bytes" in wrong.stderr) == (2, True)
+
+    def completed(*words: str) -> str:
+        line = " ".join(("firn", *where, *words))
+        count = str(len(words) + len(where))
+        asked = {"_FIRN_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": count}
+        return CliRunner(env=asked).invoke(main, [], prog_name="firn").output
+
+    assert completed("read", "ord") == "plain,orders\nplain,orders-2\n"
+    assert completed("lake", "status", "orders", "ord") == "plain,orders-2\n"
+    assert completed("read", "x").strip() == ""
+    node.stop()
+    assert completed("read", "ord").strip() == ""
+
+
 def test_a_node_tells_its_addresses_to_the_owner_of_the_directory_alone(
     node: Served, data: Path
 ) -> None:

@@ -46,7 +46,7 @@ def test_what_is_assumed_is_told(ok, documents) -> None:
 def test_a_young_topic_has_no_rate_yet(ok, firn) -> None:
     ok("topic", "create", "t")
     result = firn("tier", "cost", "t")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--per-day" in result.output
 
 
@@ -58,5 +58,5 @@ def test_a_topic_that_is_not_there(ok, firn) -> None:
 @pytest.mark.parametrize("arguments", [("--local-fill", "0"), ("--replicas", "0")])
 def test_invalid_inputs_are_refused(firn, arguments: tuple[str, str]) -> None:
     result = firn("tier", "cost", *arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "must be" in result.output

@@ -69,14 +69,14 @@ def test_options_are_taken(documents) -> None:
 )
 def test_what_cannot_be_meant_is_refused(firn, args: list[str], message: str) -> None:
     result = firn("topic", "create", *args)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stdout == ""
 
 
 @pytest.mark.parametrize("args", [["bad name"], ["t", "--option", "x=1"]])
 def test_a_mistake_makes_no_data_directory(firn, data: Path, args: list[str]) -> None:
-    assert firn("topic", "create", *args).exit_code == 1
+    assert firn("topic", "create", *args).exit_code == 2
     assert not data.exists()
 
 
@@ -140,6 +140,13 @@ def test_an_unknown_topic_is_said_with_a_hint(ok, firn, args: list[str]) -> None
     assert result.exit_code == 1
     assert "error: no topic 'nope'" in result.stderr
     assert "firn topic list" in result.stderr
+
+
+def test_a_mistyped_topic_names_the_closest(ok, firn) -> None:
+    ok("topic", "create", "orders")
+    ok("topic", "create", "payments")
+    assert "no topic 'ordes'; did you mean orders?" in firn("read", "ordes").stderr
+    assert "did you mean" not in firn("read", "x").stderr
 
 
 def test_deleting_asks_first(ok, firn, documents) -> None:

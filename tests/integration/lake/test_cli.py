@@ -171,10 +171,10 @@ def test_options_of_the_data_source_are_checked(firn: Any, node: NodeProcess) ->
     topic = new_topic(node)
     where = ("--server", node.address)
     misspelt = firn("status", topic, *where, "-o", "store.endpiont=http://x")
-    assert misspelt.exit_code == 1
+    assert misspelt.exit_code == 2
     assert "is store.endpoint meant?" in misspelt.stderr
     nowhere = firn("sync", topic, *where, "--warehouse", "tables")
-    assert nowhere.exit_code == 1
+    assert nowhere.exit_code == 2
     assert "file:///path" in nowhere.stderr
 
 
@@ -256,7 +256,7 @@ def test_a_wrong_query_is_told_before_spark_starts(
     monkeypatch.setattr("firnmq.cli.lake.sql.session", session)
     command = ["lake", "sql", "--server", node.address, *arguments]
     done = CliRunner().invoke(main, command)
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == (2 if kind == "InvalidArgument" else 1), done.output
     assert part in done.stderr
     assert "\nhint: " in done.stderr or kind == "InvalidArgument"
     as_json = CliRunner().invoke(main, [*command, "--json"])

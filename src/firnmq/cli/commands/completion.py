@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a script that makes a shell complete firn's commands and options.
+    """Print a script that makes a shell complete commands, options and topics.
 
     \b
     bash:  firn completion bash > ~/.local/share/bash-completion/completions/firn

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import click
 
 from firnmq.cli.console import json_option, print_json, print_table
 from firnmq.cli.target import running_node, target_options
-from firnmq.errors import InvalidArgument
+from firnmq.cli.topic_argument import topic_argument
 
 
 @click.group()
@@ -18,7 +16,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("topic")
+@topic_argument()
 @click.argument("option", required=False)
 @target_options
 @json_option
@@ -27,15 +25,15 @@ def get(topic: str, option: str | None, as_json: bool) -> None:
     found = running_node(changes=False).get("topics", topic, "config")
     if option is not None:
         if option not in found["options"]:
-            closest = get_close_matches(option, found["options"], n=1)
-            advice = f"; did you mean {closest[0]}?" if closest else ""
-            raise InvalidArgument(option, f"is not a topic option{advice}")
+            from firnmq.config import unknown_option
+
+            raise unknown_option(option, found["options"])
         found["options"] = {option: found["options"][option]}
     _show(found, as_json)
 
 
 @config.command(name="set")
-@click.argument("topic")
+@topic_argument()
 @click.argument("changes", nargs=-1, required=True, metavar="OPTION=VALUE...")
 @click.option("--dry-run", is_flag=True, help="Check the change, but do not make it.")
 @target_options

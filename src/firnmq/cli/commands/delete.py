@@ -17,6 +17,7 @@ from firnmq.cli.console import (
     safe_text,
 )
 from firnmq.cli.target import chosen_node, opened, target_options
+from firnmq.cli.topic_argument import topic_argument
 
 if TYPE_CHECKING:
     from firnmq.server.documents import Deletion
@@ -27,7 +28,7 @@ _OFFSETS_SHOWN_MAX = 20
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument()
 @click.option("--key", help="All records that this key has so far.")
 @click.option("--key-base64", metavar="BASE64", help="The same for a key that is not text.")
 @click.option(

@@ -16,6 +16,7 @@ from firnmq.cli.console import (
     safe_text,
 )
 from firnmq.cli.target import running_node, target_options
+from firnmq.cli.topic_argument import topic_argument
 
 
 @click.group()
@@ -94,7 +95,7 @@ def describe(name: str, as_json: bool) -> None:
 
 @group.command(name="reset-offsets")
 @click.argument("name")
-@click.argument("topic")
+@topic_argument()
 @click.option("--to-earliest", is_flag=True, help="To the start of each shard.")
 @click.option("--to-latest", is_flag=True, help="To the end of each shard.")
 @click.option("--to-offset", type=int, help="To this offset.")

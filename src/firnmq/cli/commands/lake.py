@@ -32,6 +32,7 @@ from firnmq.cli.lake.running import finishing, interruptible, task_progress
 from firnmq.cli.lake.sql import sql
 from firnmq.cli.reports import AS_JSON, report_error
 from firnmq.cli.target import target_options
+from firnmq.cli.topic_argument import topic_argument
 from firnmq.errors import FirnError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def lake() -> None:
 
 
 @lake.command()
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@topic_argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--follow", is_flag=True, help="Continue until stopped.")
 @click.option("--sealed", is_flag=True, help="Only sealed segments: fewer, larger files, later.")
 @click.option(
@@ -185,7 +186,7 @@ def sync(
 
 
 @lake.command()
-@click.argument("topic")
+@topic_argument()
 @click.option(
     "--target-bytes",
     type=click.IntRange(min=1),
@@ -237,7 +238,7 @@ def compact(
 
 
 @lake.command()
-@click.argument("topic")
+@topic_argument()
 @click.option(
     "--older-than",
     "older_than_ms",
@@ -298,7 +299,7 @@ def expire(
 
 
 @lake.command()
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@topic_argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @place_options
 @json_option
 def status(topics: tuple[str, ...], as_json: bool, **place: Any) -> None:

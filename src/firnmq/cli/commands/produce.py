@@ -17,6 +17,7 @@ from firnmq.cli.errors import BadInput
 from firnmq.cli.lines import InputLines
 from firnmq.cli.node import NodeRefused
 from firnmq.cli.target import chosen_node, opened, target_options
+from firnmq.cli.topic_argument import topic_argument
 from firnmq.errors import InvalidArgument, InvalidRecord
 
 _BATCH_RECORDS = 1000
@@ -44,7 +45,7 @@ class Sink(NamedTuple):
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument()
 @click.argument("value", required=False)
 @click.option("--key", help="Key of every record.")
 @click.option("--tag", "tags", multiple=True, help="A tag of every record; repeat for more.")

@@ -13,6 +13,7 @@ from firnmq.cli.console import config_option, count, json_option, parse_time, te
 from firnmq.cli.errors import NodeNeeded
 from firnmq.cli.records import Document, RecordPrinter
 from firnmq.cli.target import chosen_directory, chosen_node, opened, target_options
+from firnmq.cli.topic_argument import topic_argument
 from firnmq.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _LIMIT = click.IntRange(min=1)
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument()
 @click.option("--shard", type=int, help="Only this shard; all of them otherwise.")
 @click.option(
     "--offset",

@@ -8,10 +8,11 @@ import click
 
 from firnmq.cli.console import json_option, print_json, print_table, time_text
 from firnmq.cli.target import chosen_node, opened, target_options
+from firnmq.cli.topic_argument import topic_argument
 
 
 @click.command()
-@click.argument("topic")
+@topic_argument()
 @click.option("--shard", type=int, help="Only this shard; all of them otherwise.")
 @target_options
 @json_option

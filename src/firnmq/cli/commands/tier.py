@@ -23,6 +23,7 @@ from firnmq.cli.console import (
 from firnmq.cli.cost.command import cost
 from firnmq.cli.errors import NoDataDirectory
 from firnmq.cli.target import chosen_node, target_options, unserved_directory
+from firnmq.cli.topic_argument import topic_argument
 from firnmq.errors import FirnError, NoTiering
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def status(config_path: Path | None, as_json: bool) -> None:
 
 
 @tier.command()
-@click.argument("topic", required=False)
+@topic_argument(required=False)
 @click.option("--roll", is_flag=True, help="Seal active segments first: everything is uploaded.")
 @click.option(
     "--timeout",

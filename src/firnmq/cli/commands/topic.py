@@ -15,6 +15,7 @@ from firnmq.cli.console import (
     time_text,
 )
 from firnmq.cli.target import chosen_node, opened, target_options
+from firnmq.cli.topic_argument import topic_argument
 
 if TYPE_CHECKING:
     from firnmq.server import TopicHandle
@@ -130,7 +131,7 @@ def list_topics(as_json: bool) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@topic_argument("name")
 @target_options
 @json_option
 def describe(name: str, as_json: bool) -> None:
@@ -154,7 +155,7 @@ def describe(name: str, as_json: bool) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@topic_argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @target_options
 @json_option

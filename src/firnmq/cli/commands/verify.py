@@ -17,6 +17,7 @@ from firnmq.cli.console import (
     tell_when_stopped,
 )
 from firnmq.cli.target import directory_option, opened, unserved_directory
+from firnmq.cli.topic_argument import topic_argument
 
 if TYPE_CHECKING:
     from firnmq.engines.verify.findings import Finding, Verification
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("topic", required=False)
+@topic_argument(required=False)
 @click.option(
     "--deep",
     is_flag=True,

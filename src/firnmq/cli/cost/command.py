@@ -10,6 +10,7 @@ import click
 
 from firnmq.cli.console import json_option, print_json, print_table
 from firnmq.cli.target import chosen_node, opened, target_options
+from firnmq.cli.topic_argument import topic_argument
 
 if TYPE_CHECKING:
     from firnmq.cli.cost.model import MonthlyCost, Prices, Workload
@@ -43,7 +44,7 @@ def _number(name: str, default: float, text: str) -> Callable[[F], F]:
 
 
 @click.command()
-@click.argument("topic", required=False)
+@topic_argument(required=False)
 @click.option("--per-day", type=SizeType(), help="Bytes written a day.  [default: 1TB]")
 @click.option("--retention-days", type=float, help="How long they are kept.  [default: 365]")
 @click.option("--local-days", type=float, help="How long on local disks.  [default: 7]")

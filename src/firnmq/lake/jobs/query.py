@@ -82,11 +82,15 @@ def checked_topics(
         return given
     known = known_topics(options)
     chosen = known if given is None else given
-    for topic in chosen:
-        if topic not in known:
-            raise TopicNotFound(topic)
-    if not has_other_tables:
-        check_tables(query, {**views_for(query, chosen), **dead_letter_views(query, chosen)})
+    try:
+        for topic in chosen:
+            if topic not in known:
+                raise TopicNotFound(topic)
+        if not has_other_tables:
+            check_tables(query, {**views_for(query, chosen), **dead_letter_views(query, chosen)})
+    except TopicNotFound as error:
+        error.suggest(known)
+        raise
     return chosen
 
 

@@ -209,7 +209,7 @@ class _Guard:
         return _Stream(pieces(), lines, turn)
 
     def _failure(self, error: FirnError, path: str) -> tuple[Failure, int]:
-        self._catalog.name_shard(error)
+        self._catalog.explain(error)
         status = status_of(error)
         if status >= 500 and not isinstance(error, Refused):
             _log.error("admin_request_failed", path=path, error=str(error))

@@ -19,6 +19,7 @@ from firnmq.brokers.kafka.protocol.messages.admin import (
     IncrementalAlterConfigsResource,
 )
 from firnmq.brokers.net.loop_turns import Turns
+from firnmq.config import unknown_option
 from firnmq.disk import call_blocking
 from firnmq.errors import Corruption, InvalidArgument, StorageFailed
 from firnmq.record.document import from_document, to_document
@@ -86,7 +87,7 @@ class TopicAdmin:
         self._storage.topic(name)
         for option in changes.options:  # Kafka's clients may take away an unknown one.
             if not is_topic_config(option):
-                raise InvalidArgument(option, "is not a topic option")
+                raise unknown_option(option, self._defaults.options())
         resource = IncrementalAlterConfigsResource(
             resource_type=_TOPIC_RESOURCE,
             resource_name=name,
