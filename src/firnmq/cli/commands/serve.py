@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from firnmq.server.settings import NodeConfig
 
 _PORT = click.IntRange(0, 65535)
+_STOPPING = "stopping  requests that have begun are answered first"
 
 
 @click.command()
@@ -120,7 +121,7 @@ def serve(config_path: Path | None, role: str, **options: Any) -> None:
         gc.enable()
 
     with private_umask(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        ended_by = runner.run(run(node, ready, _say_stopping))
+        ended_by = runner.run(run(node, ready, partial(_begin_stopping, _STOPPING)))
     _say(stopped)
     if ended_by is signal.SIGINT:
         click.get_current_context().exit(STOPPED)
@@ -163,7 +164,9 @@ def _serve_meta(config_path: Path | None, options: dict[str, Any]) -> None:
         _say("stop      Ctrl-C")
 
     with private_umask(), asyncio.Runner() as runner:
-        ended_by = runner.run(run(MetaNode(data, config), ready, lambda: _say("stopping")))
+        ended_by = runner.run(
+            run(MetaNode(data, config), ready, partial(_begin_stopping, "stopping"))
+        )
     _say(stopped)
     if ended_by is signal.SIGINT:
         click.get_current_context().exit(STOPPED)
@@ -198,8 +201,11 @@ def _given(options: dict[str, Any], **names: str) -> dict[str, Any]:
     }
 
 
-def _say_stopping() -> None:
-    _say("stopping  requests that have begun are answered first")
+def _begin_stopping(line: str) -> None:
+    from firnmq.server.stopping import begin_stop_deadline
+
+    begin_stop_deadline()
+    _say(line)
 
 
 def _end_at_once(line: str, *_: object) -> None:
