@@ -240,6 +240,7 @@ class KafkaBroker:
     def _sweep(self) -> None:
         """Closes connections that have passed a time-out, now and from time to time."""
         self.close_overdue()
+        self._buffers.release_idle()
         shortest_s = min(self._config.handshake_timeout_s, self._config.idle_timeout_s)
         self._sweep_timer = asyncio.get_running_loop().call_later(
             min(shortest_s / _SWEEPS_PER_TIMEOUT, _SWEEP_S_MAX), self._sweep

@@ -10,8 +10,11 @@ from __future__ import annotations
 import sys
 
 _SIZE_MIN = 64 * 1024
-_KEPT_MAX = 16
-"""Buffers of one size; those that are in use for long make room for others."""
+KEPT_BYTES_MAX = 96 * 1024 * 1024
+"""Kept while requests come: more than a worker's queue holds, so that a client that sends faster
+than the disk writes still gets buffers that were used before."""
+IDLE_BYTES_MAX = 16 * 1024 * 1024
+"""Kept when requests have become fewer."""
 _FREE_REFERENCES = 3
 """From the list, from the variable that looks, and from the call that counts."""
 
@@ -22,6 +25,7 @@ class FrameBuffers:
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
         self._kept: dict[int, list[bytearray]] = {}
+        self.kept_bytes = 0
 
     def take(self, size: int) -> bytearray:
         """A buffer of exactly this size, with whatever it held before."""
@@ -33,12 +37,34 @@ class FrameBuffers:
             if sys.getrefcount(buffer) == _FREE_REFERENCES:
                 _resize(buffer, size)
                 return buffer
+        while self.kept_bytes + capacity > KEPT_BYTES_MAX:
+            self._forget_oldest()
         buffer = bytearray(capacity)
         _resize(buffer, size)
-        if len(kept) == _KEPT_MAX:
-            del kept[0]
         kept.append(buffer)
+        self.kept_bytes += capacity
         return buffer
+
+    def release_idle(self) -> None:
+        """Gives free buffers back to the system, as far as there are more than a few. Called every
+        few seconds."""
+        for capacity in sorted(self._kept, reverse=True):
+            kept = self._kept[capacity]
+            at = len(kept)
+            while at and self.kept_bytes > IDLE_BYTES_MAX:
+                at -= 1
+                buffer = kept[at]
+                if sys.getrefcount(buffer) == _FREE_REFERENCES:
+                    del kept[at]
+                    self.kept_bytes -= capacity
+                del buffer
+
+    def _forget_oldest(self) -> None:
+        """Keeps one buffer less, of the class that has most: one that is in use for long makes
+        room for others, and is freed when its user is done with it."""
+        capacity = max(self._kept, key=lambda each: each * len(self._kept[each]))
+        del self._kept[capacity][0]
+        self.kept_bytes -= capacity
 
 
 def _resize(buffer: bytearray, size: int) -> None:
