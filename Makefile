@@ -67,7 +67,7 @@ help:
 	@echo "make bench   all benchmarks into benchmarks/results.json"
 	@echo "make bench-compare REV=...  benchmarks of this checkout against another revision"
 	@echo "make etcd    build etcd into var/etcd, for the meta store of a cluster"
-	@echo "make proto   generate the stubs of etcd's API"
+	@echo "make proto   generate the stubs of etcd's API and of the meta service"
 	@echo "make soak    random workloads with crashes, for as long as you like"
 	@echo "make lock    resolve pyproject.toml into the three lock files"
 	@echo "make clean   remove what was built, except $(VENV) itself"
@@ -173,14 +173,14 @@ etcd: var/etcd/etcd
 var/etcd/etcd: tools/etcd/main.go tools/etcd/go.mod tools/etcd/go.sum
 	$(PYTHON) tools/etcd/build.py
 
-# The stubs of etcd's API, from the .proto beside them. The compiler is older than the library on
-# purpose: what it makes works with the library's major version and the next one.
+# The stubs of etcd's API and of the meta service, from the .proto beside them. The compiler is older
+# than the library on purpose: what it makes works with the library's major version and the next one.
 proto: | $(BIN)/python
 	test -x var/protoc/bin/python || $(PYTHON) -m venv var/protoc
 	var/protoc/bin/python -m pip install --quiet --disable-pip-version-check \
 		grpcio-tools==1.75.1 setuptools
 	cd src && ../var/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
-		firnmq/meta/etcd/etcd_rpc.proto
+		firnmq/meta/etcd/etcd_rpc.proto firnmq/meta/service/meta_service.proto
 
 soak: setup
 	$(BIN)/python -m tests.soak $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))

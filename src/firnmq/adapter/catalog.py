@@ -34,6 +34,9 @@ class Topic:
     config: TopicConfig
     created_ms: int
     state: TopicState = TopicState.CREATING
+    is_placed: bool = False
+    """The meta service's controller makes and removes its shards, not the node."""
+    was_ready: bool = False
     revision: int = field(default=0, compare=False)
     """Of the stored record. A change names the revision that it was made from."""
 
@@ -117,8 +120,12 @@ class TopicCatalog:
         return sorted(ready, key=lambda topic: topic.name)
 
     def unfinished(self) -> list[Topic]:
-        """Topics whose creation or deletion has begun and not ended."""
-        return [topic for topic in self._all() if topic.state is not TopicState.READY]
+        """Topics whose creation or deletion has begun and not ended, and is a node's work."""
+        return [
+            topic
+            for topic in self._all()
+            if topic.state is not TopicState.READY and not topic.is_placed
+        ]
 
     def stored(self, name: str) -> Topic | None:
         """The topic as the store has it, in whatever state and whatever the cache knows."""
@@ -206,6 +213,8 @@ class TopicCatalog:
             options=topic.config.options(),
             created_ms=topic.created_ms,
             state=topic.state,
+            is_placed=topic.is_placed,
+            was_ready=topic.was_ready,
         )
         return self._store.txn([compare], {topic_key(topic.name): encode(record)})
 
@@ -237,5 +246,7 @@ def _topic(entry: Entry) -> Topic:
         config=record.config(),
         created_ms=record.created_ms,
         state=record.state,
+        is_placed=record.is_placed,
+        was_ready=record.was_ready,
         revision=entry.mod_revision,
     )

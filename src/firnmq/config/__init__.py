@@ -1,7 +1,7 @@
 """Configuration of topics, stores and nodes, with defaults and limits."""
 
 from firnmq.config.lake import LakeConfig, LakeTopicConfig, load_lake_config
-from firnmq.config.meta import EtcdConfig, MetaConfig
+from firnmq.config.meta import EtcdConfig, MetaConfig, MetaServiceConfig
 from firnmq.config.names import check_topic_name
 from firnmq.config.node import (
     AdminConfig,
@@ -37,6 +37,7 @@ __all__ = [
     "LogConfig",
     "MemoryOverflow",
     "MetaConfig",
+    "MetaServiceConfig",
     "NodeStoreConfig",
     "SecurityConfig",
     "Settings",

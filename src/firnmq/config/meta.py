@@ -166,6 +166,31 @@ class EtcdConfig:
         return f"{self.listen_host}:{self.peer_port}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaServiceConfig:
+    """The gRPC listener of the meta service, in role meta."""
+
+    enabled: bool = False
+    host: str = "127.0.0.1"
+    port: int = 9645
+    name: str | None = None
+    """What this process is called as controller. None: its host and port."""
+    ca_file: Path | None = None
+    """PEM file of the authority that signs the certificates of clients; with the next two, the
+    listener uses TLS and serves only clients with a certificate."""
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= _PORT_MAX:
+            raise InvalidArgument("service.port", f"must be 1 to {_PORT_MAX:,}, not {self.port}")
+        files = (self.ca_file, self.certificate_file, self.key_file)
+        if None in files and any(files):
+            raise InvalidArgument(
+                "service.ca_file", "certificate_file and key_file are given together or not"
+            )
+
+
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 

@@ -170,4 +170,7 @@ class MetaStore(Protocol):
 
     def session(self, ttl_s: float) -> Session: ...
 
+    def resume_session(self, session_id: int) -> Session:
+        """A session that was begun elsewhere. Whether it goes on is found when it is used."""
+
     def close(self) -> None: ...

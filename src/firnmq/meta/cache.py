@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from firnmq.errors import Closed, FirnError, TimedOut
 from firnmq.eventlog import EventLogger
-from firnmq.meta.api import Changes, Compacted, Entry, Event, MetaStore, Snapshot, Watch
+from firnmq.meta.api import Changes, Compacted, Entry, Event, Snapshot, Watch
 
 _TAKE_S = 60.0
 """The time-out of one call of the watch."""
@@ -31,6 +32,14 @@ class CacheBehind(TimedOut):
         self.timeout_s = timeout_s
 
 
+class Followed(Protocol):
+    """What a cache needs of a store: the store itself, or a client of the meta service."""
+
+    def range(self, prefix: str) -> Snapshot: ...
+
+    def watch(self, prefix: str, from_revision: int) -> Watch: ...
+
+
 class MetaCache:
     """Every entry as of some revision, which only grows. Safe with threads.
 
@@ -39,7 +48,7 @@ class MetaCache:
     differences.
     """
 
-    def __init__(self, store: MetaStore) -> None:
+    def __init__(self, store: Followed) -> None:
         """Returns with the cache filled from a snapshot."""
         self._store = store
         self._changed = threading.Condition(threading.RLock())
@@ -91,6 +100,11 @@ class MetaCache:
             if self._is_closed:
                 raise Closed("the meta cache is closed")
             raise CacheBehind(self._revision, revision, timeout_s)
+
+    def wait_for_change(self, revision: int, timeout_s: float) -> None:
+        """Returns once the cache is beyond the revision, or after the time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._revision > revision or self._is_closed, timeout_s)
 
     def close(self) -> None:
         """Stops the watch; the entries can still be read."""

@@ -20,6 +20,7 @@ from firnmq.meta.api import Entry
 TOPICS, SHARDS, SEGMENTS, NODES = "topics/", "shards/", "segments/", "nodes/"
 TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
+OFFSETS = "offsets/"
 INCARNATIONS = "incarnations/"
 NEXT_UID = "counters/next_shard_uid"
 
@@ -47,6 +48,15 @@ class TopicRecord(Record, frozen=True, kw_only=True):
     change an existing topic."""
     created_ms: int
     state: TopicState
+    is_placed: bool = False
+    """The controller makes and removes its shards; otherwise the node that registered it does."""
+    was_ready: bool = False
+    """Of a topic that is placed: its shards may have records."""
+
+    @property
+    def is_for_controller(self) -> bool:
+        """Whether the controller has something to do."""
+        return self.is_placed and self.state is not TopicState.READY
 
     def config(self) -> TopicConfig:
         return config_of(self.options, topic_key(self.name))
@@ -129,6 +139,14 @@ class LakeRecord(Record, frozen=True, kw_only=True):
     end: int
     """First offset that is not in the table."""
     changed_ms: int
+
+
+class OffsetRecord(Record, frozen=True, kw_only=True):
+    """A group's committed offset in a shard."""
+
+    offset: int
+    metadata: str = ""
+    committed_ms: int = 0
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):

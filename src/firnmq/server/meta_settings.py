@@ -5,10 +5,18 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from firnmq.config import EtcdConfig, LogConfig, MetaConfig, SecurityConfig, Settings, is_loopback
+from firnmq.config import (
+    EtcdConfig,
+    LogConfig,
+    MetaConfig,
+    MetaServiceConfig,
+    SecurityConfig,
+    Settings,
+    is_loopback,
+)
 from firnmq.errors import InvalidArgument
 
-_SECTIONS = ("meta", "etcd", "security", "log")
+_SECTIONS = ("meta", "etcd", "service", "security", "log")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,22 +26,28 @@ class MetaRoleConfig:
     meta: MetaConfig = dataclasses.field(default_factory=MetaConfig)
     """`endpoints` default to the member that the process runs itself."""
     etcd: EtcdConfig = dataclasses.field(default_factory=EtcdConfig)
+    service: MetaServiceConfig = dataclasses.field(default_factory=MetaServiceConfig)
     security: SecurityConfig = dataclasses.field(default_factory=SecurityConfig)
     """Only `allow_insecure` is read."""
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
     def exposures(self) -> list[str]:
         """What strangers could do, if anything; InvalidArgument unless allowed."""
-        etcd = self.etcd
-        if not etcd.enabled or is_loopback(etcd.host) or etcd.ca_file is not None:
-            return []
-        exposed = (
-            f"etcd on {etcd.host} has no TLS: any host that reaches it can read and change all "
-            "metadata"
-        )
-        if not self.security.allow_insecure:
-            raise InvalidArgument("etcd.ca_file", f"{exposed}; --allow-insecure if that is meant")
-        return [exposed]
+        listeners = {
+            "etcd": (self.etcd.enabled, self.etcd.host, self.etcd.ca_file),
+            "service": (self.service.enabled, self.service.host, self.service.ca_file),
+        }
+        exposed = []
+        for name, (enabled, host, ca_file) in listeners.items():
+            if not enabled or is_loopback(host) or ca_file is not None:
+                continue
+            text = f"{name} on {host} has no TLS: any host that reaches it can change all metadata"
+            if not self.security.allow_insecure:
+                raise InvalidArgument(
+                    f"{name}.ca_file", f"{text}; --allow-insecure if that is meant"
+                )
+            exposed.append(text)
+        return exposed
 
     def store(self) -> MetaConfig:
         """How this process itself reaches etcd."""
@@ -64,6 +78,7 @@ def read_meta_role_config(settings: Settings) -> MetaRoleConfig:
     return MetaRoleConfig(
         meta=settings.section("meta", MetaConfig, prefix="META_"),
         etcd=settings.section("etcd", EtcdConfig, prefix="ETCD_"),
+        service=settings.section("service", MetaServiceConfig, prefix="SERVICE_"),
         security=settings.section("security", SecurityConfig, prefix="SECURITY_"),
         log=settings.section("log", LogConfig, prefix="LOG_"),
     )

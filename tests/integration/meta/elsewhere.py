@@ -66,6 +66,9 @@ class StoreOfTwo:
     def session(self, ttl_s: float) -> Session:
         return SqliteSession(self._here, self._other.call("session", ttl_s))
 
+    def resume_session(self, session_id: int) -> Session:
+        return SqliteSession(self._here, session_id)
+
     def txn(
         self,
         compares: Sequence[Compare] = (),

@@ -141,7 +141,13 @@ def _serve_meta(config_path: Path | None, options: dict[str, Any]) -> None:
 
     from firnmq.disk.private import private_umask
     from firnmq.server.logs import configure_logs
-    from firnmq.server.meta_role import MetaNode
+
+    try:
+        from firnmq.server.meta_role import MetaNode
+    except ImportError as error:
+        raise click.UsageError(
+            f"{error.name} is not installed: pip install 'firnmq[etcd]'"
+        ) from error
     from firnmq.server.meta_settings import load_meta_role_config
     from firnmq.server.node import serve as run
 
@@ -160,6 +166,8 @@ def _serve_meta(config_path: Path | None, options: dict[str, Any]) -> None:
     def ready(started: MetaNode) -> None:
         if started.member is not None:
             _say(f"etcd      {config.etcd.client_endpoint}, peers {config.etcd.peer_endpoint}")
+        if config.service.enabled:
+            _say(f"service   {config.service.host}:{config.service.port}")
         _say(f"data      {data.resolve()}")
         _say("stop      Ctrl-C")
 

@@ -181,6 +181,9 @@ class EtcdMetaStore:
         answer = self._client.ask(GRANT, rpc.LeaseGrantRequest(ttl_s=math.ceil(ttl_s)))
         return EtcdSession(self._client, int(answer.id))
 
+    def resume_session(self, session_id: int) -> EtcdSession:
+        return EtcdSession(self._client, session_id)
+
     def _check_session(self, lease: int) -> None:
         """Checks the lease: etcd does not, for a transaction that puts nothing."""
         EtcdSession(self._client, lease).keep_alive()

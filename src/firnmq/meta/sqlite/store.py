@@ -281,6 +281,9 @@ class SqliteMetaStore:
             )
             return SqliteSession(self, int(made.lastrowid or 0))
 
+    def resume_session(self, session_id: int) -> SqliteSession:
+        return SqliteSession(self, session_id)
+
     def keep_alive(self, session_id: int) -> None:
         """See Session."""
         self.expire_sessions()
