@@ -28,11 +28,13 @@ from firnmq.meta.records import SHARDS, TOPICS, ShardRecord, TopicRecord, TopicS
 from firnmq.meta.service import meta_service_pb2 as pb
 from firnmq.meta.service.client import MetaServiceClient
 from firnmq.meta.service.election import CONTROLLER_KEY
+from firnmq.meta.service.server import ServiceFiles
 from firnmq.testing.etcd import EtcdCluster, free_ports
 from firnmq.testing.tcp_proxy import TcpProxy
 from tests.integration.meta.etcds import etcd_program
 from tests.integration.meta.following import Checker
 from tests.integration.meta.meta_role import MetaProcess
+from tests.integration.security.conftest import Authority
 
 SOON_S = 60.0
 _OPTIONS = {"storage.type": "EngineSegment"}
@@ -341,3 +343,43 @@ def test_a_caller_gives_up_in_time_and_leaves_nothing(cluster: Cluster, cache: M
     nobody.close()
     with pytest.raises(FirnError):
         nobody.call("ListNodes", pb.ListRequest())
+
+
+def test_with_tls_only_clients_with_a_certificate_are_served(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    authority, stranger = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    own, other = authority.issue("node"), stranger.issue("stranger")
+    port = free_ports(1)[0]
+    settings = {
+        "FIRN_ETCD_ENABLED": "false",
+        "FIRN_META_ENDPOINTS": etcd.endpoints[0],
+        "FIRN_SERVICE_ENABLED": "true",
+        "FIRN_SERVICE_PORT": port,
+        "FIRN_SERVICE_CA_FILE": authority.certificate,
+        "FIRN_SERVICE_CERTIFICATE_FILE": own.certificate,
+        "FIRN_SERVICE_KEY_FILE": own.key,
+    }
+    process = MetaProcess(tmp_path / "meta", settings)
+    clients = []
+    try:
+        for tls in (
+            ServiceFiles(
+                ca_file=authority.certificate, certificate_file=own.certificate, key_file=own.key
+            ),
+            ServiceFiles(
+                ca_file=authority.certificate,
+                certificate_file=other.certificate,
+                key_file=other.key,
+            ),
+            None,
+        ):
+            clients.append(MetaServiceClient([f"127.0.0.1:{port}"], tls=tls, call_s=20.0))
+        clients[0].call("ListNodes", pb.ListRequest())
+        for refused in clients[1:]:
+            with pytest.raises(TimedOut):
+                refused.call("ListNodes", pb.ListRequest(), call_s=0.5)
+    finally:
+        for client in clients:
+            client.close()
+        process.stop()

@@ -1,5 +1,6 @@
 """The node's cache: it follows the store by revision and misses nothing."""
 
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from firnmq.errors import Closed, Corruption, StorageFailed
 from firnmq.meta import CacheBehind, Event, MetaCache, SqliteMetaStore
+from firnmq.meta import cache as module
 from firnmq.meta.api import Changes, Watch
 
 _SOON_S = 30.0
@@ -162,3 +164,20 @@ def test_a_closed_store_ends_the_cache(store: SqliteMetaStore) -> None:
     store.close()
     cache.close()
     assert contents(cache) == [("a", b"1")]
+
+
+@pytest.mark.parametrize("sorts_above", [0, 3, 1_000])
+def test_a_prefix_has_its_entries_in_order_whatever_changes(
+    store: SqliteMetaStore, monkeypatch: pytest.MonkeyPatch, sorts_above: int
+) -> None:
+    monkeypatch.setattr(module, "_SORT_ABOVE", sorts_above)
+    rng = random.Random(sorts_above)
+    cache = MetaCache(store)
+    for _ in range(60):
+        puts = {f"{rng.choice('abc')}/{rng.randrange(30):02}": b"" for _ in range(5)}
+        gone = {f"{rng.choice('abc')}/{rng.randrange(30):02}" for _ in range(5)} - puts.keys()
+        revision = store.txn(puts=puts, deletes=sorted(gone))
+    cache.wait_for_revision(revision, _SOON_S)
+    for prefix in ("", "a", "a/", "b/1", "c/29", "d"):
+        assert tuple(cache.below(prefix)) == store.range(prefix).entries
+    cache.close()

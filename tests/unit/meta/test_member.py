@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from firnmq.config import EtcdConfig, MetaConfig, SecurityConfig
+from firnmq.config import EtcdConfig, MetaConfig, MetaServiceConfig, SecurityConfig
 from firnmq.errors import InvalidArgument
 from firnmq.meta.etcd_versions import EtcdRefused
 from firnmq.meta.member import find_program, member_command
@@ -104,6 +104,10 @@ def test_strangers_are_refused_unless_they_are_meant() -> None:
         MetaRoleConfig(etcd=open_to_all).exposures()
     allowed = MetaRoleConfig(etcd=open_to_all, security=SecurityConfig(allow_insecure=True))
     assert len(allowed.exposures()) == 1
+    for enabled in (False, True):
+        service = MetaServiceConfig(enabled=enabled, host="10.0.0.1")
+        config = MetaRoleConfig(service=service, security=SecurityConfig(allow_insecure=True))
+        assert len(config.exposures()) == enabled
     for safe in (EtcdConfig(), EtcdConfig(host="10.0.0.1", **_FILES)):  # type: ignore[arg-type]
         assert MetaRoleConfig(etcd=safe).exposures() == []
 
