@@ -173,8 +173,9 @@ etcd: var/etcd/etcd
 var/etcd/etcd: tools/etcd/main.go tools/etcd/go.mod tools/etcd/go.sum
 	$(PYTHON) tools/etcd/build.py
 
-# The stubs of etcd's API and of the meta service, from the .proto beside them. The compiler is older
-# than the library on purpose: what it makes works with the library's major version and the next one.
+# The stubs of etcd's API and of the meta service, from the .proto beside them. The compiler is
+# older than the library on purpose: what it makes works with the library's major version and the
+# next one.
 proto: | $(BIN)/python
 	test -x var/protoc/bin/python || $(PYTHON) -m venv var/protoc
 	var/protoc/bin/python -m pip install --quiet --disable-pip-version-check \

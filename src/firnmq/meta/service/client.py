@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -30,11 +31,17 @@ from firnmq.meta.service.server import SERVICE, ServiceFiles
 from firnmq.meta.shards import SHARDS_WAIT_S
 
 CALL_S = 10.0
-_ATTEMPT_S = 6.0
-"""How long one process may take; the store's own calls are bounded by a little less."""
+_PATIENCE_S = 2.0
+"""How long a process may take before another one is asked. If one after the other is late, the
+store is slow, and they get more time."""
+_AWAIT_S = 2.0
+"""How long a process is asked to wait for a topic at a time: it may stand still."""
+_SILENCE_S = 4.0
+"""A stream that is silent for so long is given up: its process sends something every second."""
+_SLICE_S = 0.5
 _PAUSE_S = 0.05
 _QUEUED_ANSWERS = 64
-_WATCH_BEGINS_S = 5.0
+_WATCH_BEGINS_S = 3.0
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 3_000),
@@ -84,6 +91,9 @@ class MetaServiceClient:
         self._lock = threading.Lock()
         """Guards everything below."""
         self._channels = [(address, _channel(address, tls)) for address in addresses]
+        self._patience_s = _PATIENCE_S
+        self._late_count = 0
+        """Processes that were late one after the other."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -92,24 +102,32 @@ class MetaServiceClient:
         for _, channel in self._channels:
             channel.close()
 
-    def call(self, name: str, request: Any, *, call_s: float | None = None) -> Any:
-        """An answer of whichever process gives one. TimedOut if none does in time."""
-        limit_s = self._call_s if call_s is None else call_s
-        deadline = time.monotonic() + limit_s
+    def call(
+        self, name: str, request: Any, *, call_s: float | None = None, wait_s: float = 0.0
+    ) -> Any:
+        """The answer of the first process that gives one, of which each may take `wait_s` longer
+        than usual. TimedOut if none answers in time."""
+        deadline = time.monotonic() + (self._call_s if call_s is None else call_s)
         while True:
             address, channel = self._first()
-            left = max(min(deadline - time.monotonic(), max(_ATTEMPT_S, limit_s / 2)), 0.001)
+            began = time.monotonic()
+            left = max(min(deadline - began, self._patience_s + wait_s), 0.001)
             ask = channel.unary_unary(
                 f"/{SERVICE}/{name}",
                 request_serializer=_serialized,
                 response_deserializer=_ANSWERS[name].FromString,
             )
             try:
-                return ask(request, timeout=left)
+                answer = ask(request, timeout=left)
             except grpc.RpcError as error:
                 failure = _typed(error)
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self._note_late()
             except ValueError as error:  # The channel was closed beneath the call.
                 raise Closed("the client of the meta service is closed") from error
+            else:
+                self._note_answer(time.monotonic() - began - wait_s)
+                return answer
             if isinstance(failure, StorageFailed) and failure.is_outcome_unknown:
                 if name == _ONCE or time.monotonic() + _PAUSE_S >= deadline:
                     raise failure
@@ -125,6 +143,18 @@ class MetaServiceClient:
             if self._is_closed:
                 raise Closed("the client of the meta service is closed")
             return self._channels[0]
+
+    def _note_late(self) -> None:
+        with self._lock:
+            self._late_count += 1
+            if self._late_count >= len(self._channels):
+                self._late_count = 0
+                self._patience_s = min(2 * self._patience_s, self._call_s)
+
+    def _note_answer(self, took_s: float) -> None:
+        with self._lock:
+            self._late_count = 0
+            self._patience_s = min(max(2 * took_s, _PATIENCE_S), self._call_s)
 
     def _give_up_on(self, address: str) -> None:
         with self._lock:
@@ -160,17 +190,29 @@ class MetaServiceClient:
         try:
             made = self.call("CreateTopic", request)
             cache.wait_for_revision(made.revision, max(deadline - time.monotonic(), 0))
-            left_ms = max(int((deadline - time.monotonic()) * 1000), 1)
-            waiting = pb.AwaitTopicRequest(name=name, topic_id=topic_id, timeout_ms=left_ms)
-            ready = self.call("AwaitTopic", waiting, call_s=left_ms / 1000 + 1)
+            ready = self._await(name, topic_id, deadline)
             awaited = "one of its shards"
             cache.wait_for_revision(ready.revision, shards_wait_s)
         except (CacheBehind, TimedOut) as error:
             self._abandon(name, topic_id)
             waited_s = shards_wait_s if awaited != "it" else topic_wait_s
             raise CreationTimedOut(name, awaited, waited_s) from error
-        answer: pb.Topic = ready
-        return answer
+        return ready
+
+    def _await(self, name: str, topic_id: str, deadline: float) -> pb.Topic:
+        """Asks until the topic is ready. A process that dies, or stands still, costs seconds."""
+        while True:
+            left = deadline - time.monotonic()
+            wait_s = max(min(left, _AWAIT_S), 0.001)
+            request = pb.AwaitTopicRequest(
+                name=name, topic_id=topic_id, timeout_ms=math.ceil(wait_s * 1000)
+            )
+            try:
+                answer: pb.Topic = self.call("AwaitTopic", request, wait_s=wait_s)
+                return answer
+            except (TimedOut, StorageFailed):
+                if left <= _AWAIT_S:
+                    raise
 
     def _abandon(self, name: str, topic_id: str) -> None:
         try:
@@ -210,7 +252,7 @@ class MetaServiceClient:
         and the next watch is at another one."""
         address, channel = self._first()
         try:
-            return ServiceWatch(channel, prefix, from_revision)
+            return ServiceWatch(channel, prefix, from_revision, lambda: self._give_up_on(address))
         except TimedOut:
             self._give_up_on(address)
             raise
@@ -219,7 +261,11 @@ class MetaServiceClient:
 class ServiceWatch:
     """A stream of changes, read by its own thread into a bounded queue."""
 
-    def __init__(self, channel: Any, prefix: str, from_revision: int) -> None:
+    def __init__(
+        self, channel: Any, prefix: str, from_revision: int, on_broken: Callable[[], None]
+    ) -> None:
+        self._on_broken = on_broken
+        self._heard_at = time.monotonic()
         ask = channel.unary_stream(
             f"/{SERVICE}/Watch",
             request_serializer=_serialized,
@@ -242,16 +288,26 @@ class ServiceWatch:
     def take(self, timeout_s: float) -> Changes | None:
         if self._is_closed.is_set():
             raise Closed("the watch is closed")
-        try:
-            answer = self._answers.get(timeout=max(timeout_s, 0.001))
-        except queue.Empty:
-            return None
+        answer = self._next(time.monotonic() + timeout_s)
         if self._is_closed.is_set():
             raise Closed("the watch is closed")
         if isinstance(answer, FirnError):
             self._answers.put(answer)  # For the next call.
             raise answer
         return answer
+
+    def _next(self, deadline: float) -> Changes | FirnError | None:
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self._answers.get(timeout=max(min(left, _SLICE_S), 0.001))
+            except queue.Empty:
+                if time.monotonic() - self._heard_at >= _SILENCE_S:
+                    self._on_broken()
+                    self._stream.cancel()
+                    raise TimedOut(f"a watch was silent for {_SILENCE_S:g} s") from None
+                if left <= 0:
+                    return None
 
     def close(self) -> None:
         self._is_closed.set()
@@ -267,12 +323,16 @@ class ServiceWatch:
             self._stream.initial_metadata()  # Comes once the service has the watch.
             self._has_begun.set()
             for message in self._stream:
-                self._put(answers.changes_of(message))
+                self._heard_at = time.monotonic()
+                if message.revision:
+                    self._put(answers.changes_of(message))
                 if self._is_closed.is_set():
                     return
         except grpc.RpcError as error:
             failure = _typed(error)
             if isinstance(failure, _TryAnother):
+                if not self._is_closed.is_set():
+                    self._on_broken()
                 failure = TimedOut(f"a watch of the meta service broke: {failure}")
         if not self._has_begun.is_set():
             self._failure = failure

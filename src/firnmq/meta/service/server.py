@@ -208,8 +208,8 @@ class MetaService:
             await context.send_initial_metadata(())  # The client knows that it has the watch.
             while not self._stopping.is_set():
                 changes = await self._take(watch)
-                if changes is not None:
-                    yield answers.changes_message(changes)
+                # Without changes, an empty message says that the process is there.
+                yield pb.Changes() if changes is None else answers.changes_message(changes)
             raise Closed("the process is stopping")
         except FirnError as error:
             await _refuse(context, error)
