@@ -26,7 +26,7 @@ from firnmq.meta.cache import CacheBehind, MetaCache
 from firnmq.meta.service import answers
 from firnmq.meta.service import meta_service_pb2 as pb
 from firnmq.meta.service.controller import CREATION_S
-from firnmq.meta.service.errors import ERROR_KEY, error_of
+from firnmq.meta.service.errors import ERROR_KEY, MetaServiceFailed, error_of
 from firnmq.meta.service.server import SERVICE, ServiceFiles
 from firnmq.meta.shards import SHARDS_WAIT_S
 
@@ -56,6 +56,7 @@ _PASSING = {
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
 }
 _ONCE = "DeleteTopic"
 _ANSWERS: dict[str, Any] = {
@@ -362,7 +363,7 @@ def _typed(error: grpc.RpcError) -> FirnError:
             is_passing = type(failure) in (TimedOut, Closed)
             return _TryAnother(str(failure)) if is_passing else failure
     text = f"{error.code().name.lower()}: {error.details()}"
-    return _TryAnother(text) if error.code() in _PASSING else InvalidArgument("call", text)
+    return _TryAnother(text) if error.code() in _PASSING else MetaServiceFailed(text)
 
 
 def _channel(address: str, tls: ServiceFiles | None) -> Any:
