@@ -247,3 +247,40 @@ def test_where_etcd_is_not_there_at_all_opening_ends_in_time() -> None:
     config = MetaConfig(endpoints=("127.0.0.1:1",), call_timeout_ms=100, start_timeout_ms=200)
     with pytest.raises(TimedOut, match="no member of etcd at 127"):
         open_etcd(config)
+
+
+@pytest.mark.slow
+def test_a_watch_at_a_member_that_is_cut_off_from_the_majority_ends(tmp_path: Path) -> None:
+    cluster = EtcdCluster(etcd_program(), tmp_path / "etcd", 3)
+    lonely = EtcdMetaStore(cluster.settings(endpoints=cluster.endpoints[:1]))
+    try:
+        revision = until_known(lambda: lonely.txn(puts={"a": b"1"}))
+        watch = lonely.watch("", revision + 1)
+        cluster.kill(1)
+        cluster.kill(2)
+        with pytest.raises(StorageFailed, match="watch"):
+            watch.take(SOON_S)
+        watch.close()
+    finally:
+        lonely.close()
+        cluster.stop()
+
+
+@pytest.mark.slow
+def test_a_cache_leaves_a_member_that_stands_still(tmp_path: Path) -> None:
+    cluster = EtcdCluster(etcd_program(), tmp_path / "etcd", 3)
+    store = cluster.store()
+    cache = MetaCache(store)
+    other = cluster.store()
+    try:
+        cache.wait_for_revision(until_known(lambda: other.txn(puts={"a": b"1"})), SOON_S)
+        for member in range(3):
+            cluster.pause(member)
+            revision = until_known(lambda: other.txn(puts={"a": b"2"}))
+            cache.wait_for_revision(revision, SOON_S)
+            cluster.resume(member)
+    finally:
+        cache.close()
+        store.close()
+        other.close()
+        cluster.stop()

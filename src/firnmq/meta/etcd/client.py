@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -126,6 +126,16 @@ class EtcdError(FirnError):
         self.code = code
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A streaming call."""
+
+    answers: Any
+    """An iterator of responses, with `cancel`."""
+    give_up: Callable[[], None]
+    """Has its member tried last from now on: the stream broke."""
+
+
 class _NoAnswer(Exception):
     """A member cannot serve a call; another one, or the same one later, may."""
 
@@ -225,8 +235,9 @@ class EtcdClient:
             failure.is_outcome_unknown = True
             raise failure from error
 
-    def stream(self, method: Method[Asked, Told], requests: Iterator[Asked]) -> Any:
-        """A streaming call: an iterator of responses, with `cancel`."""
+    def stream(self, method: Method[Asked, Told], requests: Iterator[Asked]) -> Stream:
+        """A streaming call. etcd ends it if its member loses the majority: it would else be silent
+        while others go on."""
         deadline = time.monotonic() + self._settings.call_s
         member = self._member(deadline)
         if self._settings.user:  # A stream would end with a token that has lapsed.
@@ -240,7 +251,17 @@ class EtcdClient:
             request_serializer=_serialized,
             response_deserializer=method.answer.FromString,  # type: ignore[attr-defined]
         )
-        return start(requests, metadata=self._metadata())
+        metadata = [*self._metadata(), ("hasleader", "true")]
+        return Stream(
+            answers=start(requests, metadata=metadata),
+            give_up=lambda: self._give_up_on(member),
+        )
+
+    @property
+    def silence_s(self) -> float:
+        """How long a stream that was asked for an answer may be silent before it counts as broken;
+        longer while etcd is slow."""
+        return 3 * self._patience_s
 
     def _call(
         self, member: Member, method: Method[Asked, Told], request: Asked, deadline: float

@@ -249,6 +249,9 @@ class EtcdWatch:
         self._requests.put(rpc.WatchRequest(create_request=create))
         self._answers: queue.Queue[Any] = queue.Queue(_QUEUED_ANSWERS)
         self._is_closed = threading.Event()
+        self._client = client
+        self._unanswered_count = 0
+        """Requests for progress since the last answer."""
         self._stream = client.stream(WATCH, self._outgoing())
         self._thread = threading.Thread(target=self._read, name="firn-etcd-watch", daemon=True)
         self._thread.start()
@@ -266,14 +269,22 @@ class EtcdWatch:
             if time.monotonic() >= deadline:
                 return None
             if answer is None:
-                progress = rpc.WatchProgressRequest()
-                self._requests.put(rpc.WatchRequest(progress_request=progress))
+                self._ask_for_progress()
         raise Closed("the watch is closed")
+
+    def _ask_for_progress(self) -> None:
+        silent_s = self._unanswered_count * _PROGRESS_S
+        if silent_s >= self._client.silence_s:
+            self._stream.give_up()
+            self.close()
+            raise storage_failure(WHERE, OSError(f"watch was silent for {silent_s:g} s"))
+        self._unanswered_count += 1
+        self._requests.put(rpc.WatchRequest(progress_request=rpc.WatchProgressRequest()))
 
     def close(self) -> None:
         self._is_closed.set()
         self._requests.put(None)
-        self._stream.cancel()
+        self._stream.answers.cancel()
         try:
             self._answers.put_nowait(Closed("the watch is closed"))
         except queue.Full:
@@ -297,6 +308,7 @@ class EtcdWatch:
         if isinstance(answer, Exception):
             self._answers.put(answer)  # For the next one who asks.
             raise answer
+        self._unanswered_count = 0
         return answer
 
     def _changes(self, answer: Any) -> Changes | None:
@@ -318,7 +330,7 @@ class EtcdWatch:
 
     def _read(self) -> None:
         try:
-            for answer in self._stream:
+            for answer in self._stream.answers:
                 while not self._is_closed.is_set():
                     try:
                         self._answers.put(answer, timeout=1.0)
@@ -329,6 +341,8 @@ class EtcdWatch:
                     return
             failure: Exception = storage_failure(WHERE, OSError("etcd ended the watch"))
         except grpc.RpcError as error:
+            if not self._is_closed.is_set():
+                self._stream.give_up()
             failure = storage_failure(WHERE, OSError(f"watch broke: {error.details()}"))
         if not self._is_closed.is_set():
             self._put_last(failure)
