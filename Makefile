@@ -109,8 +109,9 @@ $(STAMP): $(LOCK) $(RUN_STAMP)
 	@touch $(LAKE_STAMP) $@
 
 run: install
+	@$(BIN)/firn serve $(ARGS) --check
 	@$(BIN)/firn demo
-	@$(BIN)/firn serve $(ARGS) || [ $$? -eq 130 ]  # Ctrl-C is how a node ends, no error.
+	@$(PYTHON) tools/foreground.py $(BIN)/firn serve $(ARGS)
 
 demo: setup
 	$(BIN)/python -m examples.clickstream $(ARGS)

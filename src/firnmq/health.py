@@ -30,6 +30,8 @@ class ProblemKind(Enum):
     """A write failed, or the shard cannot be opened: appends are refused."""
     SEGMENT_UNREADABLE = "segment_unreadable"
     """A file is missing or its bytes are not those that were written."""
+    OBJECT_STORE_MISSING = "object_store_missing"
+    """Segments are only in an object store, and the node was started without one."""
     DATABASE_FAILED = "database_failed"
     """The metadata or the key-value store refuses writes."""
     DISK_FULL = "disk_full"
@@ -43,6 +45,7 @@ class ProblemKind(Enum):
 _EFFECTS = {
     ProblemKind.SHARD_FAILED: "appends are refused; the node reopens the shard by itself",
     ProblemKind.SEGMENT_UNREADABLE: "reads there fail; run firn verify and restore the file",
+    ProblemKind.OBJECT_STORE_MISSING: "reads there fail; start the node with its object store",
     ProblemKind.DATABASE_FAILED: "changes are refused; the node reopens the database by itself",
     ProblemKind.DISK_FULL: "appends are refused; free some room, delete records or topics",
 }

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from firnmq.engines.shardlog import ShardLog
-from firnmq.errors import Corruption, FirnError, StorageFailed, storage_failure
+from firnmq.errors import Corruption, FirnError, NoObjectStore, StorageFailed, storage_failure
 from firnmq.health import Health, ProblemKind
 
 T = TypeVar("T")
@@ -30,6 +30,9 @@ class ShardTroubles:
             return read()
         except Corruption as error:
             self._unreadable(shard, read, error)
+            raise
+        except NoObjectStore as error:
+            self._health.report(ProblemKind.OBJECT_STORE_MISSING, shard, error)
             raise
         except OSError as error:
             failure = storage_failure(shard, error)

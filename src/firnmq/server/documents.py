@@ -351,7 +351,7 @@ class StorageProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is wrong with a node's storage now."""
 
     kind: str
-    """shard_failed, segment_unreadable, database_failed or disk_full."""
+    """shard_failed, segment_unreadable, object_store_missing, database_failed or disk_full."""
     subject: str
     reason: str
     effect: str

@@ -174,6 +174,25 @@ def test_a_taken_port_is_named(node: Served, tmp_path: Path) -> None:
     assert "kafka.port" in done.stderr
 
 
+def test_a_check_names_taken_ports_and_wrong_settings(node: Served, tmp_path: Path) -> None:
+    data = tmp_path / "checked"
+    kafka, admin = (address.rpartition(":")[2] for address in (node.kafka, node.url))
+    check = ("serve", "--check", "--data", str(data))
+    for args, names in (
+        (("--port", kafka, "--admin-port", "0"), [f"127.0.0.1:{kafka}"]),
+        (("--port", "0", "--admin-port", admin), [f"127.0.0.1:{admin}"]),
+        (("--port", kafka, "--admin-port", admin), [f"127.0.0.1:{kafka}", f"127.0.0.1:{admin}"]),
+        (("--port", kafka, "--admin-port", admin, "--no-admin"), [f"127.0.0.1:{kafka}"]),
+        (("--host", "0.0.0.0"), ["--allow-insecure"]),
+    ):
+        done = firn(*check, *args)
+        assert done.returncode == (2 if "--host" in args else 1)
+        assert all(name in done.stderr for name in names), done.stderr
+    well = firn(*check, "--port", "0")
+    assert (well.returncode, "checked" in well.stdout) == (0, True), well.stderr
+    assert not data.exists()
+
+
 def test_two_taken_ports_are_both_named(node: Served, tmp_path: Path) -> None:
     kafka, admin = (address.rpartition(":")[2] for address in (node.kafka, node.url))
     done = firn("serve", "--data", str(tmp_path), "--port", kafka, "--admin-port", admin)

@@ -245,6 +245,37 @@ def test_a_node_without_a_store_says_so(tmp_path: Path) -> None:
         assert again.stop() == 0
 
 
+def test_consumers_of_what_only_the_missing_store_has(tmp_path: Path) -> None:
+    """1. A topic's one segment goes to the object store alone. 2. A node is started without the
+    store. 3. A consumer asks and gets nothing: the node says so once, wherever it shows problems.
+    """
+    data, settings = tmp_path / "data", {"FIRN_TIERING_URL": f"file://{tmp_path}/objects"}
+    for command in (
+        ("topic", "create", "cold", "-o", "tiering=on", "-o", "local.retention.ms=0"),
+        ("produce", "cold", "three"),
+        ("tier", "upload", "--roll"),
+        ("tier", "upload"),
+    ):
+        assert firn(*command, "--data", str(data), **settings).returncode == 0
+    node = Served(data)
+    try:
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": node.kafka, "group.id": "g"})
+        consumer.assign([confluent_kafka.TopicPartition("cold", 0, 0)])
+        node.wait_for_log(lambda line: "object_store_missing" in line)
+        consumer.close()
+        told = [line for line in node.log if "object_store_missing" in line]
+        assert len(told) == 1
+        assert "shard 0 of topic 'cold'" in told[0]
+        assert "FIRN_TIERING_URL" in told[0]
+        assert node.metric("firn_shards_without_object_store") == 1
+        readiness = node.call("GET", "/health/ready")
+        assert (readiness.status, b"object_store_missing" in readiness.raw) == (503, True)
+        [shard] = node.get("/v1/topics/cold")["shards"]
+        assert "FIRN_TIERING_URL" in shard["failure"]
+    finally:
+        assert node.stop() == 0
+
+
 def test_a_data_directory_without_a_node(tmp_path: Path) -> None:
     data, settings = str(tmp_path / "data"), {"FIRN_TIERING_URL": f"file://{tmp_path}/objects"}
 

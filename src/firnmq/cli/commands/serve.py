@@ -65,6 +65,7 @@ _STOPPING = "stopping  requests that have begun are answered first"
     is_flag=True,
     help="Listen on other addresses than loopback without TLS or authentication.",
 )
+@click.option("--check", is_flag=True, help="Check the settings and the ports, and end.")
 @click.option("--log-json", is_flag=True, help="Logs as JSON, one document per line.")
 @click.option(
     "--role",
@@ -74,7 +75,7 @@ _STOPPING = "stopping  requests that have begun are answered first"
     help="node: serve the directory to Kafka clients. meta: run a member of etcd in it, with the "
     "sections meta, etcd, security, log.",
 )
-def serve(config_path: Path | None, role: str, **options: Any) -> None:
+def serve(config_path: Path | None, role: str, check: bool, **options: Any) -> None:
     """Serve a data directory to Kafka clients until stopped.
 
     Settings come from the options, then from FIRN_* variables such as FIRN_KAFKA_PORT, then from
@@ -82,6 +83,8 @@ def serve(config_path: Path | None, role: str, **options: Any) -> None:
     The exit code is 130 after Ctrl-C and 0 after SIGTERM.
     """
     if role == "meta":
+        if check:
+            raise click.UsageError("--check is for --role node")
         _serve_meta(config_path, options)
         return
     stopped = (
@@ -112,6 +115,10 @@ def serve(config_path: Path | None, role: str, **options: Any) -> None:
         report_warning(exposure)
     configure_logs(config.log)
     data = unserved_directory()
+    if check:
+        _check_ports(config)
+        click.echo("checked   the settings and the ports")
+        return
     raise_descriptor_limit()
     node = Node(data, config, answer_read)
 
@@ -125,6 +132,21 @@ def serve(config_path: Path | None, role: str, **options: Any) -> None:
     _say(stopped)
     if ended_by is signal.SIGINT:
         click.get_current_context().exit(STOPPED)
+
+
+def _check_ports(config: NodeConfig) -> None:
+    """CannotListen if another program has a port of the node, or both."""
+    from firnmq.errors import CannotListen
+    from firnmq.server.admin.http.listener import taken_port
+
+    kafka, admin = config.kafka, config.admin
+    error = taken_port("kafka", kafka.host, kafka.port)
+    other = taken_port("admin", admin.host, admin.port) if admin.enabled else None
+    if error is not None and other is not None:
+        raise CannotListen(error.setting, error.host, error.port, error.cause, other=other)
+    found = error or other
+    if found is not None:
+        raise found
 
 
 def _serve_meta(config_path: Path | None, options: dict[str, Any]) -> None:

@@ -37,6 +37,10 @@ _PROBLEMS = {
         "firn_shards_unreadable",
         "Shards with a segment that is missing or corrupt.",
     ),
+    ProblemKind.OBJECT_STORE_MISSING: (
+        "firn_shards_without_object_store",
+        "Shards with segments that are only in an object store, which the node does not have.",
+    ),
     ProblemKind.DATABASE_FAILED: (
         "firn_databases_failed",
         "Databases of the node that refuse writes.",
