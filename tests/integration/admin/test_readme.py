@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from firnmq.brokers.kafka.config import KafkaConfig
+from firnmq.server.meta_settings import load_meta_role_config
 from firnmq.server.settings import NodeConfig, load_node_config
 from tests.documents import Shell, blocks, pages, text
 from tests.integration.admin.serving import Served
@@ -46,7 +47,11 @@ def test_the_configurations_are_some(tmp_path: Path) -> None:
         assert _loaded(tmp_path, shown).tiering.url == "s3://my-bucket/firn"
     for page in pages():
         for shown in blocks(page, "toml"):
-            if "schema = " not in shown:  # Such a table names files that are not here.
+            if page == "docs/metadata.md":  # Of role meta, which has sections of its own.
+                file = tmp_path / "meta.toml"
+                file.write_text(shown)
+                load_meta_role_config(file)
+            elif "schema = " not in shown:  # Such a table names files that are not here.
                 _loaded(tmp_path, shown)
 
 
