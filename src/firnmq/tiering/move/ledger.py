@@ -122,6 +122,11 @@ class TierLedger:
     def topic_of(self, shard: str) -> TieredTopic | None:
         return self._topics.get(shard.rpartition("_")[0])
 
+    def topic_name(self, shard: str) -> str:
+        """What users call a shard's topic; nothing if there is none."""
+        topic = self.topic_of(shard)
+        return "" if topic is None else topic.record.name
+
     def shard(self, name: str) -> ShardRecord | None:
         return self._shards.get(name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -65,17 +64,6 @@ def kind_of(error: Exception) -> FailureKind:
         if isinstance(error, kinds):
             return kind
     return FailureKind.OTHER
-
-
-@dataclass(slots=True)
-class MoverCounts:
-    """Counters of a mover. Guarded by its lock."""
-
-    upload_count: int = 0
-    uploaded_bytes: int = 0
-    failures: dict[str, int] = field(
-        default_factory=lambda: {kind.value: 0 for kind in FailureKind}
-    )
 
 
 class WaitingSegment(msgspec.Struct, frozen=True, kw_only=True):
