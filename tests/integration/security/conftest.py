@@ -51,10 +51,11 @@ class Authority:
         signed = builder.sign(self._key, hashes.SHA256())
         self.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str) -> Identity:
+    def issue(self, name: str, *, days: int = 2) -> Identity:
+        """Valid for so many days from now on; negative: expired so long ago."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = _builder(_name(name), self._name, key.public_key())
+        builder = _builder(_name(name), self._name, key.public_key(), days)
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         signed = builder.sign(self._key, hashes.SHA256())
         made = Identity(certificate=self._folder / f"{name}.pem", key=self._folder / f"{name}.key")
@@ -74,7 +75,7 @@ def _name(text: str) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int = 2
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -83,8 +84,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
+        .not_valid_before(now - datetime.timedelta(days=10))
+        .not_valid_after(now + datetime.timedelta(days=days))
     )
 
 

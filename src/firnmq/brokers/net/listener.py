@@ -91,6 +91,14 @@ class ConnectionCounter:
     def gave_way(self, address: str) -> None:
         self._limits.hit("silent_connections", address, event="connection_closed")
 
+    def handshake_failed(self, address: str, error: ssl.SSLError) -> None:
+        """A client's TLS or certificate was refused. The client itself is told little of it."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            kind, reason = "client_certificate", error.verify_message
+        else:
+            kind, reason = "tls_handshake", error.reason
+        self._limits.hit(kind, address, event="connection_refused", reason=reason or str(error))
+
     def refused(self, limit: str, address: str, allowed: int) -> None:
         self._limits.hit(limit, address, event="connection_refused", allowed=allowed)
 
@@ -236,8 +244,12 @@ class Listener:
                 ),
             )
             is_handed_over = True
-        except OSError:  # No TLS, or no more a client; neither is of interest to an operator.
-            pass
+        except ssl.SSLEOFError:
+            pass  # The client went away.
+        except ssl.SSLError as error:
+            self._counter.handshake_failed(place.address, error)
+        except OSError:
+            pass  # The client went away.
         finally:
             # A protocol that was never connected is never told that the connection is lost.
             if not is_handed_over and protocol.made_s == 0.0:
