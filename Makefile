@@ -40,6 +40,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install
 SHOWN := $(PYTHON) tools/shown.py
 # pip writes a line for each package as it comes, but none while it installs them.
 FETCH := $(SHOWN) $(PIP) --require-hashes --no-deps --progress-bar on -r
+# After Ctrl-C nothing needs to be explained.
+FETCH_FAILED := { [ $$? -eq 130 ] || echo "error: pip could not install the packages, see above;" \
+	"without access to pypi.org, PIP_INDEX_URL or PIP_PROXY names a way to them" >&2; exit 1; }
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -88,7 +91,7 @@ $(BIN)/python:
 # Old extensions go first: where a module no longer compiles, the .py must be used.
 $(RUN_STAMP): $(RUN_LOCK) pyproject.toml setup.py $(COMPILED_SOURCES) | $(BIN)/python
 	@echo "--- installing what a node needs ($$(grep -c == $(RUN_LOCK)) packages, 280 MB)"
-	@$(FETCH) $(RUN_LOCK)
+	@$(FETCH) $(RUN_LOCK) || $(FETCH_FAILED)
 	@echo "--- compiling FirnMQ (20 seconds on an idle machine, minutes on a busy one)"
 	@rm -rf $(addsuffix .*.so,$(COMPILED)) build
 	@$(SHOWN) $(PIP) --quiet --no-build-isolation --no-deps -e .
@@ -100,12 +103,12 @@ $(RUN_STAMP): $(RUN_LOCK) pyproject.toml setup.py $(COMPILED_SOURCES) | $(BIN)/p
 
 $(LAKE_STAMP): $(LAKE_LOCK) $(RUN_STAMP)
 	@echo "--- installing Spark, Iceberg and a Java (1 GB)"
-	@$(FETCH) $(LAKE_LOCK)
+	@$(FETCH) $(LAKE_LOCK) || $(FETCH_FAILED)
 	@touch $@
 
 $(STAMP): $(LOCK) $(RUN_STAMP)
 	@echo "--- installing what tests need ($$(grep -c == $(LOCK)) packages, 1.7 GB)"
-	@$(FETCH) $(LOCK)
+	@$(FETCH) $(LOCK) || $(FETCH_FAILED)
 	@touch $(LAKE_STAMP) $@
 
 run: install
