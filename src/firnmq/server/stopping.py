@@ -30,7 +30,8 @@ def begin_stop_deadline(stop_s: float = STOP_S) -> None:
     deadline.daemon = True
     deadline.start()
     # A call into a library may hold the interpreter's lock; this thread does not need the lock.
-    faulthandler.dump_traceback_later(stop_s + _LAST_S, exit=True)
+    if sys.stderr is not None:  # It may be closed; faulthandler refuses to go without.
+        faulthandler.dump_traceback_later(stop_s + _LAST_S, exit=True)
 
 
 def _end(stop_s: float, main: int) -> None:

@@ -41,6 +41,15 @@ def test_what_hangs_ends(hang: str) -> None:
     assert "stop_timed_out timeout_s=0.1" in done.stderr or "Timeout (0:00:02" in done.stderr
 
 
+def test_a_closed_standard_error_is_no_hindrance() -> None:
+    hanging = _HANGING.format(hang="print('begun', flush=True)\nthreading.Event().wait()")
+    program = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, hanging]
+    done = subprocess.run(
+        program, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "begun\n")
+
+
 def test_a_node_whose_stop_hangs_ends_and_says_where(tmp_path: Path) -> None:
     command = ["serve", "--data", str(tmp_path / "data"), "--port", "0", "--no-admin"]
     with subprocess.Popen(
