@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 INTERRUPTED = 130
 
@@ -17,18 +16,21 @@ def main() -> int:
         return _code(subprocess.run(sys.argv[1:], check=False).returncode)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # What is in the background may take it back.
     ours = os.getpgrp()
-    child = subprocess.Popen(sys.argv[1:], process_group=0)
+    child = os.fork()
+    if child == 0:  # It begins as the foreground.
+        os.setpgid(0, 0)
+        os.tcsetpgrp(terminal, os.getpid())
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execvp(sys.argv[1], sys.argv[1:])
     try:
         while True:
-            os.tcsetpgrp(terminal, child.pid)
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGCONT)
-            _, status = os.waitpid(child.pid, os.WUNTRACED)
+            _, status = os.waitpid(child, os.WUNTRACED)
             if not os.WIFSTOPPED(status):
-                child.returncode = os.waitstatus_to_exitcode(status)
-                return _code(child.returncode)
+                return _code(os.waitstatus_to_exitcode(status))
             os.tcsetpgrp(terminal, ours)
             os.killpg(ours, signal.SIGSTOP)  # The shell continues us together with make.
+            os.tcsetpgrp(terminal, child)
+            os.killpg(child, signal.SIGCONT)
     finally:
         os.tcsetpgrp(terminal, ours)
 
