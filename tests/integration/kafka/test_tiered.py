@@ -147,7 +147,7 @@ def test_admin_clients_see_and_change_the_options(
         "tiering": "on",
         "tiering.upload.delay.ms": "0",
         "local.retention.ms": "1000",
-        "local.retention.bytes": "-1",
+        "local.retention.bytes": "-2",
     }
     _alter(admin, topic, "local.retention.bytes", "5000")
     assert _options(admin, topic)["local.retention.bytes"] == "5000"

@@ -367,6 +367,11 @@ def _routes(
             request, header.api_version, _owner_of(client), connection
         )
 
+    async def commit_in_transaction(
+        request: Any, header: RequestHeader, client: KafkaConnection
+    ) -> Message:
+        return await transaction.commit_offsets(request, header.api_version, _owner_of(client))
+
     async def fetch_records(request: Any, header: Any, client: KafkaConnection) -> Message:
         with client.held.work(request_bytes(request)):
             return await fetch.handle(request, takes_ranges=client.takes_ranges, turns=client)
@@ -379,13 +384,13 @@ def _routes(
         metadata.DescribeClusterRequest: _plain(metadata_handler.describe_cluster),
         metadata.FindCoordinatorRequest: _versioned(metadata_handler.find_coordinator),
         produce_fetch.FetchRequest: fetch_records,
-        produce_fetch.ListOffsetsRequest: _plain(lookup.list_offsets),
+        produce_fetch.ListOffsetsRequest: _versioned(lookup.list_offsets),
         produce_fetch.OffsetForLeaderEpochRequest: _plain(lookup.offset_for_leader_epoch),
         groups.JoinGroupRequest: join,
         groups.SyncGroupRequest: _plain(group.sync),
         groups.HeartbeatRequest: _plain(group.heartbeat),
         groups.LeaveGroupRequest: _versioned(group.leave),
-        groups.DescribeGroupsRequest: _plain(group.describe),
+        groups.DescribeGroupsRequest: _versioned(group.describe),
         groups.ListGroupsRequest: _plain(group.list),
         groups.DeleteGroupsRequest: _plain(group.delete),
         offsets.OffsetCommitRequest: _owned(offset.commit),
@@ -401,7 +406,7 @@ def _routes(
         transactions.InitProducerIdRequest: init_producer_id,
         transactions.AddPartitionsToTxnRequest: _versioned(transaction.add_partitions),
         transactions.AddOffsetsToTxnRequest: _versioned(transaction.add_offsets),
-        transactions.TxnOffsetCommitRequest: _owned(transaction.commit_offsets),
+        transactions.TxnOffsetCommitRequest: commit_in_transaction,
         transactions.EndTxnRequest: _versioned(transaction.end),
     }
 

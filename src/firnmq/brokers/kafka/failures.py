@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firnmq.brokers.kafka.protocol import ErrorCode
+from firnmq.brokers.kafka.protocol import ErrorCode, TopicIdNotFound
 from firnmq.errors import (
     AlreadyExists,
     Corruption,
@@ -35,6 +35,7 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
     (ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
     (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (TopicIdNotFound, ErrorCode.UNKNOWN_TOPIC_ID),
     (NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (AlreadyExists, ErrorCode.TOPIC_ALREADY_EXISTS),
     (DiskFull, ErrorCode.KAFKA_STORAGE_ERROR),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator
 from typing import NamedTuple
+from uuid import UUID
 
 from firnmq.adapter import BatchStorage, LogAdmin, StorageDriverManager, Topic, wait_for_append
+from firnmq.brokers.kafka.protocol import ZERO_UUID, TopicIdNotFound
 from firnmq.brokers.kafka.transactions import TransactionPartition
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
@@ -13,6 +15,8 @@ from firnmq.engines import Acks, Appended, ShardStatus, StoredPage
 from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
 from firnmq.record import Selection, decode
 
+_UNKNOWN = "?"
+"""Before an id, in place of a name. Names of topics have no such character."""
 _PARTITIONS_CACHED_MAX = 20_000
 
 
@@ -34,7 +38,25 @@ class KafkaStorage:
         """What was looked up before: a client asks for the same partitions again and again."""
 
     def topic(self, name: str) -> Topic:
-        return self.catalog.get(name)
+        try:
+            return self.catalog.get(name)
+        except TopicNotFound:
+            if name.startswith(_UNKNOWN):
+                raise TopicIdNotFound(name.removeprefix(_UNKNOWN)) from None
+            raise
+
+    def named(self, name: str, topic_id: UUID) -> str:
+        """The name of the topic that a request gives by name or by id. Of an id that no topic has,
+        a name that none can have: later its use raises TopicIdNotFound."""
+        if name or topic_id == ZERO_UUID:
+            return name
+        topic = self.catalog.with_id(topic_id.hex)
+        return f"{_UNKNOWN}{topic_id.hex}" if topic is None else topic.name
+
+    def id_of(self, name: str) -> UUID:
+        """The id of a topic; zeros if there is no topic of this name, or if it has none."""
+        topic = self.find(name)
+        return UUID(topic.topic_id) if topic is not None and topic.topic_id else ZERO_UUID
 
     def find(self, name: str) -> Topic | None:
         try:
@@ -44,7 +66,7 @@ class KafkaStorage:
 
     def shard(self, name: str, partition: int) -> str:
         """The shard of a partition; TopicNotFound or ShardNotFound."""
-        topic = self.catalog.get(name)
+        topic = self.topic(name)
         if not 0 <= partition < topic.shard_count:
             raise ShardNotFound(str(partition), within=f"topic {name!r}")
         return topic.shard_name(partition)
@@ -141,7 +163,7 @@ class KafkaStorage:
 
     def partition(self, name: str, index: int) -> StoredPartition:
         """Where a partition is kept; TopicNotFound or ShardNotFound."""
-        topic = self.catalog.get(name)
+        topic = self.topic(name)
         found = self._partitions.get((name, index))
         # A topic that was changed or recreated is another object.
         if found is None or found.topic is not topic:

@@ -71,7 +71,8 @@ class Scene:
             ListOffsetsRequest(
                 isolation_level=isolation_level,
                 topics=[ListOffsetsTopic(name="t", partitions=[wanted])],
-            )
+            ),
+            7,
         )
         (found,) = response.topics[0].partitions
         assert found.error_code == ErrorCode.NONE
@@ -173,7 +174,7 @@ async def test_the_leader_epoch_of_a_question_for_offsets_is_judged(scene: Scene
     for epoch in (-1, 0, 1):
         wanted = ListOffsetsPartition(partition_index=0, timestamp=-1, current_leader_epoch=epoch)
         response = await scene.lookup.list_offsets(
-            ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
+            ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[wanted])]), 7
         )
         codes.append(response.topics[0].partitions[0].error_code)
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_LEADER_EPOCH]
@@ -184,8 +185,24 @@ async def test_times_of_newer_versions_are_refused(scene: Scene, timestamp: int)
     await scene.produce(10, 20)
     wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
-    (found,) = (await scene.lookup.list_offsets(request)).topics[0].partitions
+    (found,) = (await scene.lookup.list_offsets(request, 7)).topics[0].partitions
     assert (found.error_code, found.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+
+
+@pytest.mark.parametrize(("timestamp", "since", "offset"), [(-4, 8, 0), (-5, 9, -1), (-6, 11, -1)])
+async def test_without_an_object_store_all_is_on_the_node(
+    scene: Scene, timestamp: int, since: int, offset: int
+) -> None:
+    await scene.produce(10, 20)
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
+    for version, code, found_offset in (
+        (since - 1, ErrorCode.UNSUPPORTED_VERSION, -1),
+        (since, ErrorCode.NONE, offset),
+        (11, ErrorCode.NONE, offset),
+    ):
+        (found,) = (await scene.lookup.list_offsets(request, version)).topics[0].partitions
+        assert (found.error_code, found.offset) == (code, found_offset)
 
 
 @pytest.mark.parametrize("name", [None, ""])

@@ -80,7 +80,7 @@ class FetchHandler:
         if request.session_epoch not in _FULL_FETCH_EPOCHS:
             # No session is ever made, so the client goes on with a full request.
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
-        request = await self._distinct(request)
+        request = await self._distinct(await self._named(request))
         first = None if turns is None else turns.fetch_first
         loop = asyncio.get_running_loop()
         wait_s = min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
@@ -107,6 +107,20 @@ class FetchHandler:
             del look  # What it found takes more memory than the request.
             await self._storage.wait_for_append(ends, remaining)
 
+    async def _named(self, request: FetchRequest) -> FetchRequest:
+        """The request with the names of its topics, which later versions give by id."""
+        if not request.topics or request.topics[0].topic:
+            return request
+        topics = [
+            FetchTopic(
+                topic=self._storage.named(each.topic, each.topic_id),
+                topic_id=each.topic_id,
+                partitions=each.partitions,
+            )
+            async for each in self._turns.over(request.topics)
+        ]
+        return structs.replace(request, topics=topics)  # type: ignore[type-var]
+
     async def _distinct(self, request: FetchRequest) -> FetchRequest:
         """The request with each partition once: what it names again has the same records."""
         count = sum(len(topic.partitions) for topic in request.topics)
@@ -128,7 +142,9 @@ class FetchHandler:
                     seen.add((topic.topic, wanted.partition))
                     partitions.append(wanted)
             if partitions:
-                topics.append(FetchTopic(topic=topic.topic, partitions=partitions))
+                topics.append(
+                    FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions)
+                )
         if len(seen) == count:
             return request
         return structs.replace(request, topics=topics)  # type: ignore[type-var]
@@ -292,7 +308,9 @@ class _Look:
         return FetchResponse(
             responses=[
                 FetchableTopicResponse(
-                    topic=topic.topic, partitions=[next(found) for _ in topic.partitions]
+                    topic=topic.topic,
+                    topic_id=topic.topic_id,
+                    partitions=[next(found) for _ in topic.partitions],
                 )
                 for topic in self._request.topics
             ]

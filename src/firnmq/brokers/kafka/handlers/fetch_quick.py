@@ -204,7 +204,8 @@ class QuickFetch:
             return
         (topic,) = request.topics
         try:
-            stored = self._storage.partition(topic.topic, topic.partitions[0].partition)
+            name = self._storage.named(topic.topic, topic.topic_id)
+            stored = self._storage.partition(name, topic.partitions[0].partition)
         except FirnError:
             return  # The slow path answers with the error.
         log = stored.driver.open_log(stored.shard)

@@ -14,6 +14,7 @@ from firnmq.brokers.kafka.groups import (
 )
 from firnmq.brokers.kafka.groups import HeartbeatRequest as Heartbeat
 from firnmq.brokers.kafka.offsets import GroupOffsets
+from firnmq.brokers.kafka.operations import GROUP_OPERATIONS
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.groups import (
     DeletableGroupResult,
@@ -38,10 +39,15 @@ from firnmq.brokers.kafka.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from firnmq.brokers.kafka.protocol.messages.metadata import OPERATIONS_NOT_REQUESTED
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.errors import FirnError
 
 _KNOWN_MEMBER_ID_SINCE = 4
+_ABSENCE_TOLD_SINCE = 6
+"""Version of DescribeGroups from which on a group that there is not is an error."""
+_CLASSIC = "classic"
+"""The only type of group; its members agree among themselves who reads what."""
 
 
 class GroupHandler:
@@ -149,14 +155,23 @@ class GroupHandler:
             ],
         )
 
-    async def describe(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    async def describe(
+        self, request: DescribeGroupsRequest, version: int
+    ) -> DescribeGroupsResponse:
         # Each group is described once, however often it is named.
         names = self._turns.distinct(request.groups)
-        return DescribeGroupsResponse(groups=[self._describe(name) async for name in names])
+        operations = OPERATIONS_NOT_REQUESTED
+        if request.include_authorized_operations:
+            operations = GROUP_OPERATIONS
+        groups = [self._describe(name, version, operations) async for name in names]
+        return DescribeGroupsResponse(groups=groups)
 
     async def list(self, request: ListGroupsRequest) -> ListGroupsResponse:
         groups = []
         states = frozenset(request.states_filter)
+        types = frozenset(map(str.lower, request.types_filter))
+        if types and _CLASSIC not in types:
+            return ListGroupsResponse(groups=[])
         known = set(self._coordinator.group_ids()) | set(await self._offsets.groups())
         async for name in self._turns.over(sorted(known)):
             found = self._coordinator.describe(name)
@@ -165,7 +180,10 @@ class GroupHandler:
             if not states or state.value in states:
                 groups.append(
                     ListedGroup(
-                        group_id=name, protocol_type=found.protocol_type, group_state=state.value
+                        group_id=name,
+                        protocol_type=found.protocol_type,
+                        group_state=state.value,
+                        group_type=_CLASSIC,
                     )
                 )
         return ListGroupsResponse(groups=groups)
@@ -190,12 +208,18 @@ class GroupHandler:
                 return group_code_of(error)
         return code
 
-    def _describe(self, name: str) -> DescribedGroup:
+    def _describe(self, name: str, version: int, operations: int) -> DescribedGroup:
         found = self._coordinator.describe(name)
         state = found.state
         if state is GroupState.DEAD and self._offsets.has_offsets(name):
             state = GroupState.EMPTY
+        code, message = ErrorCode.NONE, None
+        if state is GroupState.DEAD and version >= _ABSENCE_TOLD_SINCE:
+            code, message = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}"
         return DescribedGroup(
+            error_code=code,
+            error_message=message,
+            authorized_operations=operations,
             group_id=name,
             group_state=state.value,
             protocol_type=found.protocol_type,

@@ -20,9 +20,18 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.net.loop_turns import Turns
+from firnmq.engines.catalog.segments import SegmentState
 from firnmq.errors import FirnError, StoreError, TimedOut
 
 _LATEST, _EARLIEST, _NEWEST_TIMESTAMP = -1, -2, -3
+_EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING = -4, -5, -6
+_FIRST_VERSIONS = {
+    _NEWEST_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING: 11,
+}
+"""The versions from which on such questions can be asked."""
 LEADER_EPOCH = 0
 """A single node has always been the leader."""
 _NO_EPOCH = -1
@@ -50,10 +59,13 @@ def epoch_error(current_leader_epoch: int) -> ErrorCode:
 class _Question:
     """One partition of a request; two of them are never the same, whatever they ask."""
 
-    __slots__ = ("is_committed", "name", "wanted")
+    __slots__ = ("is_committed", "name", "version", "wanted")
 
-    def __init__(self, name: str, wanted: ListOffsetsPartition, is_committed: bool) -> None:
+    def __init__(
+        self, name: str, wanted: ListOffsetsPartition, is_committed: bool, version: int
+    ) -> None:
         self.name = name
+        self.version = version
         self.wanted = wanted
         self.is_committed = is_committed
 
@@ -63,14 +75,14 @@ class LookupHandler:
         self._turns = turns
         self._storage = storage
 
-    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    async def list_offsets(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         is_committed = request.isolation_level == READ_COMMITTED
         topics = []
         cold: list[tuple[_Question, list[ListOffsetsPartitionResponse], int]] = []
         async for topic in self._turns.over(request.topics):
             partitions: list[ListOffsetsPartitionResponse] = []
             async for wanted in self._turns.over(topic.partitions):
-                question = _Question(topic.name, wanted, is_committed)
+                question = _Question(topic.name, wanted, is_committed, version)
                 if await self._needs_store(question):
                     cold.append((question, partitions, len(partitions)))
                     partitions.append(
@@ -150,7 +162,9 @@ class LookupHandler:
         epoch = epoch_error(question.wanted.current_leader_epoch)
         if epoch is not ErrorCode.NONE:
             return ListOffsetsPartitionResponse(partition_index=index, error_code=epoch)
-        if question.wanted.timestamp < _NEWEST_TIMESTAMP:  # Of versions that are not served.
+        timestamp = question.wanted.timestamp
+        first_version = _FIRST_VERSIONS.get(timestamp, 0 if timestamp >= _EARLIEST else None)
+        if first_version is None or question.version < first_version:
             unsupported = ErrorCode.UNSUPPORTED_VERSION
             return ListOffsetsPartitionResponse(partition_index=index, error_code=unsupported)
         offset, timestamp = await self._find(
@@ -173,10 +187,26 @@ class LookupHandler:
             return start, -1
         if timestamp == _NEWEST_TIMESTAMP:
             return await self._storage.newest(name, index, committed=committed) or (-1, -1)
+        if timestamp < _NEWEST_TIMESTAMP:
+            return await self._find_tiered(name, index, timestamp), -1
         found = await self._storage.offset_at(name, index, timestamp, committed=committed)
         if found is None:
             return -1, -1
         return found, await self._storage.timestamp_of(name, index, found)
+
+    async def _find_tiered(self, name: str, index: int, question: int) -> int:
+        """Where what is on the node, or in the object store, begins or ends; -1 if there is no such
+        place."""
+        status = await self._storage.status(name, index)
+        tiered = [each for each in status.segments if each.state is SegmentState.TIERED]
+        if question == _EARLIEST_LOCAL:
+            local = (each.base_offset for each in status.segments if each.is_local)
+            return max(status.start_offset, next(local, status.start_offset))
+        if question == _LATEST_TIERED:
+            return tiered[-1].end_offset - 1 if tiered else -1
+        if not self._storage.topic(name).config.is_tiered:
+            return -1
+        return max(status.start_offset, tiered[-1].end_offset) if tiered else status.start_offset
 
     async def _epoch(
         self, name: str, wanted: OffsetForLeaderPartition

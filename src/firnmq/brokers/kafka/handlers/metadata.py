@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from msgspec import structs
+
 from firnmq.adapter import Topic
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.handlers.lookup import LEADER_EPOCH
+from firnmq.brokers.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from firnmq.brokers.kafka.protocol import ZERO_UUID, ErrorCode
 from firnmq.brokers.kafka.protocol.messages.metadata import (
+    OPERATIONS_NOT_REQUESTED,
     Coordinator,
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -61,6 +65,11 @@ class MetadataHandler:
                 described, is_new = await self._wanted(wanted, may_create, left)
                 topics.append(described)
                 left -= is_new
+        if request.include_topic_authorized_operations:
+            topics = [
+                structs.replace(each, topic_authorized_operations=TOPIC_OPERATIONS)  # type: ignore[type-var]
+                async for each in self._turns.over(topics)
+            ]
         broker = MetadataResponseBroker(
             node_id=self._config.node_id, host=self._address.host, port=self._address.port
         )
@@ -69,6 +78,9 @@ class MetadataHandler:
             cluster_id=self._config.cluster_id,
             controller_id=self._config.node_id,
             topics=topics,
+            cluster_authorized_operations=_asked(
+                request.include_cluster_authorized_operations, CLUSTER_OPERATIONS
+            ),
         )
 
     async def describe_cluster(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
@@ -80,6 +92,9 @@ class MetadataHandler:
             controller_id=self._config.node_id,
             brokers=[broker],
             endpoint_type=request.endpoint_type,
+            cluster_authorized_operations=_asked(
+                request.include_cluster_authorized_operations, CLUSTER_OPERATIONS
+            ),
         )
 
     async def find_coordinator(
@@ -160,3 +175,7 @@ class MetadataHandler:
             )
             for index in range(len(self._partitions), count)
         ]
+
+
+def _asked(is_asked: bool, operations: int) -> int:
+    return operations if is_asked else OPERATIONS_NOT_REQUESTED

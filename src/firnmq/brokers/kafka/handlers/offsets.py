@@ -72,10 +72,11 @@ class OffsetHandler:
         codes: dict[tuple[str, int], ErrorCode] = {}
         now_ms = self._clock.now_ms()
         async for topic in self._turns.over(request.topics):
+            name = self._storage.named(topic.name, topic.topic_id)
             async for part in self._turns.over(topic.partitions):
                 code, shard = group_code, ""
                 if code is ErrorCode.NONE:
-                    code, shard = self._locate(topic.name, part.partition_index)
+                    code, shard = self._locate(name, part.partition_index)
                 if (
                     code is ErrorCode.NONE
                     and len(part.committed_metadata or "") > METADATA_CHARS_MAX
@@ -83,7 +84,7 @@ class OffsetHandler:
                     code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 if code is ErrorCode.NONE and part.committed_offset < 0:
                     code = ErrorCode.INVALID_REQUEST
-                codes[topic.name, part.partition_index] = code
+                codes[name, part.partition_index] = code
                 if code is ErrorCode.NONE:
                     entries[shard] = CommittedOffset(
                         offset=part.committed_offset,
@@ -102,15 +103,17 @@ class OffsetHandler:
             topics=[
                 OffsetCommitResponseTopic(
                     name=topic.name,
+                    topic_id=topic.topic_id,
                     partitions=[
                         OffsetCommitResponsePartition(
                             partition_index=part.partition_index,
-                            error_code=codes[topic.name, part.partition_index] or failure,
+                            error_code=codes[name, part.partition_index] or failure,
                         )
                         async for part in self._turns.over(topic.partitions)
                     ],
                 )
                 async for topic in self._turns.over(request.topics)
+                for name in (self._storage.named(topic.name, topic.topic_id),)
             ]
         )
 
@@ -196,12 +199,14 @@ class OffsetHandler:
         return [
             OffsetFetchResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
-                    self._fetch_one(topic.name, index, committed, unstable)
+                    self._fetch_one(name, index, committed, unstable)
                     async for index in self._turns.over(topic.partition_indexes)
                 ],
             )
             async for topic in self._turns.over(wanted)
+            for name in (self._storage.named(topic.name, topic.topic_id),)
         ], ErrorCode.NONE
 
     def _fetch_one(
@@ -211,7 +216,11 @@ class OffsetHandler:
         committed: dict[str, CommittedOffset],
         unstable: set[str],
     ) -> OffsetFetchResponsePartition:
-        _, shard = self._locate(name, index)
+        code, shard = self._locate(name, index)
+        if code is ErrorCode.UNKNOWN_TOPIC_ID:
+            return OffsetFetchResponsePartition(
+                partition_index=index, committed_offset=-1, metadata="", error_code=code
+            )
         if shard in unstable:
             return OffsetFetchResponsePartition(
                 partition_index=index,
@@ -241,7 +250,9 @@ class OffsetHandler:
             if topic is not None and seq.isdecimal() and int(seq) < topic.shard_count:
                 found.setdefault(topic.name, []).append(int(seq))
         return [
-            OffsetFetchRequestTopic(name=name, partition_indexes=sorted(indexes))
+            OffsetFetchRequestTopic(
+                name=name, topic_id=self._storage.id_of(name), partition_indexes=sorted(indexes)
+            )
             for name, indexes in sorted(found.items())
         ]
 

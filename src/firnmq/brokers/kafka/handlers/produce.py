@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import (
@@ -22,15 +22,16 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
-from firnmq.brokers.kafka.transactions import TransactionCoordinator
+from firnmq.brokers.kafka.transactions import AddPartitionsRequest, Appends, TransactionCoordinator
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.disk.files import Buffer
 from firnmq.engines import Acks, Appended
 from firnmq.errors import FirnError, InvalidRecord
-from firnmq.record import parse_header
+from firnmq.record import BatchHeader, parse_header
 from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL, attributes_of
 
 _NO_OFFSET = -1
@@ -39,8 +40,28 @@ _ACKS = {int(acks): acks for acks in Acks}
 _BATCHES_AT_ONCE = 100
 """Batches of one request that are queued or answered before other requests go on."""
 
+_GOOD = ErrorCode.NONE
+_ADDED_CODES = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+"""What Produce tells of an error of the coordinator: producers retry NOT_ENOUGH_REPLICAS."""
+_ABORTABLE_SINCE = 11
+"""From this version on a producer is told that it can abort a transaction and go on."""
+_PARTITIONS_ADDED_SINCE = 12
+"""From this version on a partition becomes part of a transaction by its first batch."""
+
 _Outcome: TypeAlias = Awaitable[Appended] | PartitionProduceResponse
 """What became of a batch: its append goes on, or it was refused."""
+
+
+class _Begun(NamedTuple):
+    """What became of the batches of a topic."""
+
+    asked: TopicProduceData
+    name: str
+    partitions: list[tuple[int, _Outcome]]
 
 
 def acks_of(number: int) -> Acks | None:
@@ -85,18 +106,17 @@ class ProduceHandler:
         self, header: RequestHeader, request: ProduceRequest
     ) -> Coroutine[Any, Any, ProduceResponse]:
         """Queues every batch; the returned coroutine waits for them and makes the response."""
-        begun: list[tuple[str, list[tuple[int, _Outcome]]]] = []
+        begun: list[_Begun] = []
         count = 0
         for topic in request.topic_data:
+            name = self._storage.named(topic.name, topic.topic_id)
             partitions: list[tuple[int, _Outcome]] = []
             for data in topic.partition_data:
                 count += 1
                 if count % _BATCHES_AT_ONCE == 0:
                     await self._turns.give_way()
-                partitions.append(
-                    (data.index, await self._submit(header, request, topic.name, data))
-                )
-            begun.append((topic.name, partitions))
+                partitions.append((data.index, await self._submit(header, request, name, data)))
+            begun.append(_Begun(topic, name, partitions))
         return self._finish(begun)
 
     async def _submit(
@@ -111,41 +131,79 @@ class ProduceHandler:
             if not data.records:
                 raise InvalidRecord("there is no batch")
             if attributes_of(data.records) & ATTRIBUTE_TRANSACTIONAL:  # type: ignore[arg-type]
-                return await self._submit_transactional(request, name, data, acks)
+                return await self._submit_transactional(
+                    request, header.api_version, name, data, acks
+                )
             deadline_s = deadline_of(request.timeout_ms, monotonic())
             return await self._storage.submit(name, data.index, data.records, acks, deadline_s)  # type: ignore[arg-type]
         except FirnError as error:
             return self._refused(data.index, error)
 
     async def _submit_transactional(
-        self, request: ProduceRequest, name: str, data: PartitionProduceData, acks: Acks
+        self,
+        request: ProduceRequest,
+        version: int,
+        name: str,
+        data: PartitionProduceData,
+        acks: Acks,
     ) -> _Outcome:
         batch: Buffer = data.records  # type: ignore[assignment]
         header = parse_header(batch)
         shard = self._storage.shard(name, data.index)
-        judged = self._transactions.judge_append(
-            request.transactional_id, header.producer_id, header.producer_epoch, shard
-        )
+        judged = self._judge_append(request, header, shard)
+        if judged is ErrorCode.INVALID_TXN_STATE and version >= _PARTITIONS_ADDED_SINCE:
+            added = await self._add_partition(request, name, data.index, header)
+            judged = self._judge_append(request, header, shard) if added is _GOOD else added
         if isinstance(judged, ErrorCode):
+            if judged is ErrorCode.INVALID_TXN_STATE and version >= _ABORTABLE_SINCE:
+                judged = ErrorCode.TRANSACTION_ABORTABLE
             return _refused_with(data.index, judged)
         with judged:
             deadline_s = deadline_of(request.timeout_ms, monotonic())
             return await self._storage.submit(name, data.index, batch, acks, deadline_s)
 
+    def _judge_append(
+        self, request: ProduceRequest, batch: BatchHeader, shard: str
+    ) -> ErrorCode | Appends:
+        return self._transactions.judge_append(
+            request.transactional_id, batch.producer_id, batch.producer_epoch, shard
+        )
+
+    async def _add_partition(
+        self, request: ProduceRequest, name: str, index: int, batch: BatchHeader
+    ) -> ErrorCode:
+        """Makes a partition part of the producer's transaction, which later versions of Produce
+        leave to the node."""
+        assert request.transactional_id is not None
+        partition = self._storage.transaction_partition(name, index)
+        error = await self._transactions.add_partitions(
+            request.transactional_id,
+            AddPartitionsRequest(
+                producer_id=batch.producer_id,
+                epoch=batch.producer_epoch,
+                partitions=(partition,),
+            ),
+        )
+        return _ADDED_CODES.get(error, error)
+
     async def _finish(
         self,
-        begun: list[tuple[str, list[tuple[int, _Outcome]]]],
+        begun: list[_Begun],
     ) -> ProduceResponse:
         topics = []
         count = 0
-        for name, partitions in begun:
+        for asked, name, partitions in begun:
             answers = []
             for index, outcome in partitions:
                 count += 1
                 if count % _BATCHES_AT_ONCE == 0:
                     await self._turns.give_way()
                 answers.append(await self._answer(name, index, outcome))
-            topics.append(TopicProduceResponse(name=name, partition_responses=answers))
+            topics.append(
+                TopicProduceResponse(
+                    name=asked.name, topic_id=asked.topic_id, partition_responses=answers
+                )
+            )
         return ProduceResponse(responses=topics)
 
     async def _answer(self, name: str, index: int, outcome: _Outcome) -> PartitionProduceResponse:

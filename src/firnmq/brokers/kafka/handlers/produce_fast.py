@@ -76,7 +76,7 @@ class ProduceAnswer(Notice[Appended]):
 
     __slots__ = (
         *("_client", "_correlation_id", "_index", "_log", "_started_s", "_statistics"),
-        *("_template", "is_ready", "parts", "size_bytes"),
+        *("_route", "is_ready", "parts", "size_bytes"),
     )
 
     def __init__(
@@ -91,7 +91,7 @@ class ProduceAnswer(Notice[Appended]):
     ) -> None:
         super().__init__(client.loop)
         self._client = client
-        self._template = route.template
+        self._route = route
         self._log = log
         self._correlation_id, self._index = matched
         self._statistics = statistics
@@ -101,14 +101,14 @@ class ProduceAnswer(Notice[Appended]):
         self.is_ready = False
 
     def settled(self, value: Appended | None, error: BaseException | None) -> None:
-        template, code = self._template, 0
+        template, code = self._route.template, 0
         if value is not None:
             answer = template.response(
                 self._correlation_id, self._index, value.base_offset, self._log.view.start_offset
             )
         else:
             assert error is not None
-            answer, code = _refusal_of(error, template, self._correlation_id, self._index)
+            answer, code = _refusal_of(error, self._route, self._correlation_id, self._index)
         if template.acks != 0:  # Else the client expects no answer, not even for an error.
             self.parts = [answer]
         self._statistics.add(monotonic() - self._started_s, code)
@@ -135,7 +135,8 @@ class FastProduce:
         template = ProduceTemplate.learn(frame, header, request)
         if template is None:
             return
-        topic = self._storage.find(template.topic)
+        name = self._storage.named(template.topic.name, template.topic.topic_id)
+        topic = self._storage.find(name)
         # The template's answers have no time of append.
         if topic is not None and not topic.config.has_append_time:
             driver = self._storage.manager.driver(topic.config.storage_type).batches
@@ -190,15 +191,20 @@ class FastProduce:
 
 
 def _refusal_of(
-    error: BaseException, template: ProduceTemplate, correlation_id: int, index: int
+    error: BaseException, route: ProduceRoute, correlation_id: int, index: int
 ) -> tuple[bytes, int]:
     """The answer that says why nothing was stored, and its error code."""
-    shown = shown_shard(template.topic, index)
+    template = route.template
+    shown = shown_shard(route.topic.name, index)
     known = error if isinstance(error, FirnError) else StorageFailed(shown, error)
     if isinstance(known, ShardError):
         known.call(shown)
     partition = refused(index, known)
-    topic = TopicProduceResponse(name=template.topic, partition_responses=[partition])
+    topic = TopicProduceResponse(
+        name=template.topic.name,
+        topic_id=template.topic.topic_id,
+        partition_responses=[partition],
+    )
     learned = template.header
     header = RequestHeader(
         api_key=learned.api_key,

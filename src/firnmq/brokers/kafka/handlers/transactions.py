@@ -40,6 +40,11 @@ from firnmq.errors import FirnError, InvalidArgument
 _FENCED_FIRST_VERSION = 2
 """Clients that speak less know only INVALID_PRODUCER_EPOCH."""
 
+_ABORTABLE_SINCE = 4
+"""From this version of TxnOffsetCommit on clients know that they can abort and go on."""
+_GROUP_ADDED_SINCE = 5
+"""From this version on a group becomes part of a transaction by its first offset."""
+
 Codes = dict[tuple[str, int], ErrorCode]
 
 
@@ -128,7 +133,7 @@ class TransactionHandler:
         return AddOffsetsToTxnResponse(error_code=code)
 
     async def commit_offsets(
-        self, request: TxnOffsetCommitRequest, owner: str
+        self, request: TxnOffsetCommitRequest, version: int, owner: str
     ) -> TxnOffsetCommitResponse:
         """Keeps offsets with the transaction; the group has them once it is committed."""
         group_code = self._judge_group(request)
@@ -148,7 +153,9 @@ class TransactionHandler:
                         leader_epoch=part.committed_leader_epoch,
                         owner=owner,
                     )
-        failure = await self._keep_offsets(request, offsets) if offsets else ErrorCode.NONE
+        failure = ErrorCode.NONE
+        if offsets:
+            failure = await self._keep_offsets(request, offsets, version)
         return TxnOffsetCommitResponse(
             topics=[
                 TxnOffsetCommitResponseTopic(
@@ -166,21 +173,32 @@ class TransactionHandler:
         )
 
     async def _keep_offsets(
-        self, request: TxnOffsetCommitRequest, offsets: dict[str, CommittedOffset]
+        self, request: TxnOffsetCommitRequest, offsets: dict[str, CommittedOffset], version: int
     ) -> ErrorCode:
         try:
             await self._offsets.check(request.group_id, offsets)
         except FirnError as refusal:
             return group_code_of(refusal)
-        error = await self._transactions.commit_offsets(
-            request.transactional_id,
-            CommitOffsetsRequest(
-                producer_id=request.producer_id,
-                epoch=request.producer_epoch,
-                group=request.group_id,
-                offsets=offsets,
-            ),
+        wanted = CommitOffsetsRequest(
+            producer_id=request.producer_id,
+            epoch=request.producer_epoch,
+            group=request.group_id,
+            offsets=offsets,
         )
+        error = await self._transactions.commit_offsets(request.transactional_id, wanted)
+        if error is ErrorCode.INVALID_TXN_STATE and version >= _GROUP_ADDED_SINCE:
+            error = await self._transactions.add_group(
+                request.transactional_id,
+                AddGroupRequest(
+                    producer_id=request.producer_id,
+                    epoch=request.producer_epoch,
+                    group=request.group_id,
+                ),
+            )
+            if error is ErrorCode.NONE:
+                error = await self._transactions.commit_offsets(request.transactional_id, wanted)
+        if error is ErrorCode.INVALID_TXN_STATE and version >= _ABORTABLE_SINCE:
+            return ErrorCode.TRANSACTION_ABORTABLE
         # This call was never told of PRODUCER_FENCED.
         is_fenced = error is ErrorCode.PRODUCER_FENCED
         return ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else error

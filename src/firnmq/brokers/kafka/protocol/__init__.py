@@ -1,4 +1,4 @@
-"""The Kafka protocol: frames to messages and back, at the level of Kafka 3.0.
+"""The Kafka protocol: frames to messages and back, at the level of Kafka 4.3.
 
 No input and output here, and no state: bytes in, messages out. The messages themselves are in
 `messages`, by area.
@@ -17,6 +17,7 @@ from firnmq.brokers.kafka.protocol.errors import (
     ErrorCode,
     MalformedRequest,
     RequestTooLong,
+    TopicIdNotFound,
     UnsupportedVersion,
 )
 from firnmq.brokers.kafka.protocol.header import RequestHeader
@@ -44,6 +45,7 @@ __all__ = [
     "Parts",
     "RequestHeader",
     "RequestTooLong",
+    "TopicIdNotFound",
     "UnsupportedVersion",
     "api_versions_response",
     "decode_request",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 
-from firnmq.errors import FirnError
+from firnmq.errors import FirnError, TopicNotFound
 
 
 class MalformedRequest(FirnError):
@@ -54,8 +54,12 @@ class UnsupportedVersion(FirnError):
         self.correlation_id = correlation_id
 
 
+class TopicIdNotFound(TopicNotFound):
+    """No topic has the id that a client gives in place of a name."""
+
+
 class ErrorCode(enum.IntEnum):
-    """The error codes of Kafka 3.0. Clients decide by the number what to do next."""
+    """The error codes of Kafka 4. Clients decide by the number what to do next."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -163,3 +167,32 @@ class ErrorCode(enum.IntEnum):
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
+    OFFSET_MOVED_TO_TIERED_STORAGE = 109
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
+    UNKNOWN_CONTROLLER_ID = 116
+    UNKNOWN_SUBSCRIPTION_ID = 117
+    TELEMETRY_TOO_LARGE = 118
+    INVALID_REGISTRATION = 119
+    TRANSACTION_ABORTABLE = 120
+    INVALID_RECORD_STATE = 121
+    SHARE_SESSION_NOT_FOUND = 122
+    INVALID_SHARE_SESSION_EPOCH = 123
+    FENCED_STATE_EPOCH = 124
+    INVALID_VOTER_KEY = 125
+    DUPLICATE_VOTER = 126
+    VOTER_NOT_FOUND = 127
+    INVALID_REGULAR_EXPRESSION = 128
+    REBOOTSTRAP_REQUIRED = 129
+    STREAMS_INVALID_TOPOLOGY = 130
+    STREAMS_INVALID_TOPOLOGY_EPOCH = 131
+    STREAMS_TOPOLOGY_FENCED = 132
+    SHARE_SESSION_LIMIT_REACHED = 133

@@ -1,8 +1,12 @@
-"""Which APIs this broker speaks, in which versions: the level of Kafka 3.0.
+"""Which APIs this broker speaks, in which versions: the level of Kafka 4.3.
 
 The minimums are lower than what we like to serve, because librdkafka decides which features to use
 by looking for exact old versions. Produce is advertised from 0 for the same reason (with a minimum
 of 3 it sends uncompressed batches), though versions 0 to 2 are refused when they are used.
+
+The maximums are the highest versions all of whose promises are kept. Below those of Kafka are
+AddPartitionsToTxn, of which versions 4 and 5 are for brokers, and EndTxn, whose version 5 gives the
+producer a new epoch with each transaction.
 """
 
 from __future__ import annotations
@@ -67,30 +71,30 @@ class ApiVersions:
 
 
 ADVERTISED: Final[dict[int, ApiVersions]] = {
-    ApiKey.PRODUCE: ApiVersions(0, 9, 9),
-    ApiKey.FETCH: ApiVersions(4, 12, 12),
-    ApiKey.LIST_OFFSETS: ApiVersions(1, 7, 6),
-    ApiKey.METADATA: ApiVersions(0, 12, 9),
-    ApiKey.OFFSET_COMMIT: ApiVersions(2, 8, 8),
-    ApiKey.OFFSET_FETCH: ApiVersions(1, 8, 6),
-    ApiKey.FIND_COORDINATOR: ApiVersions(0, 4, 3),
-    ApiKey.JOIN_GROUP: ApiVersions(0, 7, 6),
+    ApiKey.PRODUCE: ApiVersions(0, 13, 9),
+    ApiKey.FETCH: ApiVersions(4, 18, 12),
+    ApiKey.LIST_OFFSETS: ApiVersions(1, 11, 6),
+    ApiKey.METADATA: ApiVersions(0, 13, 9),
+    ApiKey.OFFSET_COMMIT: ApiVersions(2, 10, 8),
+    ApiKey.OFFSET_FETCH: ApiVersions(1, 10, 6),
+    ApiKey.FIND_COORDINATOR: ApiVersions(0, 6, 3),
+    ApiKey.JOIN_GROUP: ApiVersions(0, 9, 6),
     ApiKey.HEARTBEAT: ApiVersions(0, 4, 4),
-    ApiKey.LEAVE_GROUP: ApiVersions(0, 4, 4),
+    ApiKey.LEAVE_GROUP: ApiVersions(0, 5, 4),
     ApiKey.SYNC_GROUP: ApiVersions(0, 5, 4),
-    ApiKey.DESCRIBE_GROUPS: ApiVersions(0, 5, 5),
-    ApiKey.LIST_GROUPS: ApiVersions(0, 4, 3),
+    ApiKey.DESCRIBE_GROUPS: ApiVersions(0, 6, 5),
+    ApiKey.LIST_GROUPS: ApiVersions(0, 5, 3),
     ApiKey.SASL_HANDSHAKE: ApiVersions(0, 1, NEVER),
-    ApiKey.API_VERSIONS: ApiVersions(0, 3, 3),
+    ApiKey.API_VERSIONS: ApiVersions(0, 4, 3),
     ApiKey.CREATE_TOPICS: ApiVersions(2, 7, 5),
     ApiKey.DELETE_TOPICS: ApiVersions(1, 6, 4),
     ApiKey.DELETE_RECORDS: ApiVersions(0, 2, 2),
-    ApiKey.INIT_PRODUCER_ID: ApiVersions(0, 4, 2),
+    ApiKey.INIT_PRODUCER_ID: ApiVersions(0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiVersions(2, 4, 4),
     ApiKey.ADD_PARTITIONS_TO_TXN: ApiVersions(0, 3, 3),
-    ApiKey.ADD_OFFSETS_TO_TXN: ApiVersions(0, 3, 3),
-    ApiKey.END_TXN: ApiVersions(0, 3, 3),
-    ApiKey.TXN_OFFSET_COMMIT: ApiVersions(0, 3, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiVersions(0, 4, 3),
+    ApiKey.END_TXN: ApiVersions(0, 4, 3),
+    ApiKey.TXN_OFFSET_COMMIT: ApiVersions(0, 5, 3),
     ApiKey.DESCRIBE_CONFIGS: ApiVersions(1, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiVersions(0, 2, 2),
     ApiKey.SASL_AUTHENTICATE: ApiVersions(0, 2, 2),
@@ -98,7 +102,7 @@ ADVERTISED: Final[dict[int, ApiVersions]] = {
     ApiKey.DELETE_GROUPS: ApiVersions(0, 2, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiVersions(0, 1, 1),
     ApiKey.OFFSET_DELETE: ApiVersions(0, 0, NEVER),
-    ApiKey.DESCRIBE_CLUSTER: ApiVersions(0, 1, 0),
+    ApiKey.DESCRIBE_CLUSTER: ApiVersions(0, 2, 0),
 }
 
 PRODUCE_VERSION_SERVED_MIN: Final = 3

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -19,8 +21,13 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     PartitionData,
 )
 
-VERSIONS = range(4, 13)
-TOPIC = "aufträge"
+VERSIONS = range(4, 19)
+TOPIC, TOPIC_ID = "aufträge", UUID(int=2**127 + 5)
+
+
+def named(version: int) -> dict[str, Any]:
+    """How a version names the topic."""
+    return {"topic_id": TOPIC_ID} if version >= 13 else {"topic": TOPIC}
 
 
 def frame_of(
@@ -43,10 +50,7 @@ def frame_of(
         FetchPartition(partition=index + more, fetch_offset=offset, partition_max_bytes=1 << 20)
         for more in range(1 + more_partitions)
     ]
-    topics = [
-        FetchTopic(topic=TOPIC + "x" * more, partitions=partitions)
-        for more in range(1 + more_topics)
-    ]
+    topics = [FetchTopic(**named(version), partitions=partitions) for _ in range(1 + more_topics)]
     request = FetchRequest(
         replica_id=-1,
         max_wait_ms=max_wait_ms,
@@ -96,13 +100,15 @@ def test_a_frame_that_differs_elsewhere_does_not_match(version: int) -> None:
         (topic,) = read.topics
         (partition,) = topic.partitions
         assert matched == (read_header.correlation_id, partition.fetch_offset)
-        assert (topic.topic, partition.partition) == (TOPIC, 3)
+        assert {"topic": topic.topic, "topic_id": topic.topic_id}.items() >= named(version).items()
+        assert partition.partition == 3
         assert read.max_wait_ms == request.max_wait_ms
     assert matched_count
     assert template.match(frame[:-1]) is None
     assert template.match(frame + b"\0") is None
 
 
+@pytest.mark.parametrize("version", [12, 18])
 @pytest.mark.parametrize(
     "options",
     [
@@ -113,8 +119,8 @@ def test_a_frame_that_differs_elsewhere_does_not_match(version: int) -> None:
     ],
     ids=str,
 )
-def test_other_requests_are_not_learned(options: dict[str, int]) -> None:
-    assert FetchTemplate.learn(*frame_of(12, **options)) is None  # type: ignore[arg-type]
+def test_other_requests_are_not_learned(options: dict[str, int], version: int) -> None:
+    assert FetchTemplate.learn(*frame_of(version, **options)) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
@@ -133,7 +139,7 @@ def test_answers_are_the_codecs(version: int, isolation_level: int) -> None:
             records=[records],
         )
         response = FetchResponse(
-            responses=[FetchableTopicResponse(topic=TOPIC, partitions=[partition])]
+            responses=[FetchableTopicResponse(**named(version), partitions=[partition])]
         )
         header = RequestHeader(api_key=1, api_version=version, correlation_id=99, client_id="c")
         expected = b"".join(bytes(part) for part in encode_response(header, response))  # type: ignore[arg-type]

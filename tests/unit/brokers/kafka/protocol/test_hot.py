@@ -56,7 +56,8 @@ def table_frame(message: Any, case: Case, correlation_id: int) -> list[Any]:
 
 @pytest.mark.parametrize("case", PARSED, ids=str)
 def test_a_parser_gives_the_message_that_the_table_gives(case: Case) -> None:
-    samples = Samples(1)
+    # Shorter ones of Fetch, whose partitions may all have tagged fields.
+    samples = Samples(1, length_max=1 if case.key == ApiKey.FETCH else 3)
     parsed_count = 0
     for _ in range(100):
         data = b"head" + encoded(samples.message(case), case)
@@ -65,9 +66,9 @@ def test_a_parser_gives_the_message_that_the_table_gives(case: Case) -> None:
         if parsed is not None:
             parsed_count += 1
             assert parsed == expected
-    # Only Fetch leaves something valid to the table: forgotten topics and the tagged cluster id.
+    # Only Fetch leaves something valid to the table: forgotten topics and tagged fields.
     is_old_produce = case.key == ApiKey.PRODUCE and case.version < 3
-    assert parsed_count >= (0 if is_old_produce else 10 if case.key == ApiKey.FETCH else 100)
+    assert parsed_count >= (0 if is_old_produce else 5 if case.key == ApiKey.FETCH else 100)
 
 
 @pytest.mark.parametrize("case", PARSED, ids=str)

@@ -177,7 +177,7 @@ def test_a_tagged_field_that_does_not_fill_its_size_is_malformed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(0, 10), (0, -1), (1, 3), (7, 0), (18, 4), (71, 0), (-1, 0)]
+    ("key", "version"), [(0, 14), (0, -1), (1, 3), (7, 0), (18, 5), (71, 0), (-1, 0)]
 )
 def test_what_we_do_not_speak_is_refused_by_name(key: int, version: int) -> None:
     with pytest.raises(UnsupportedVersion) as caught:

@@ -1,4 +1,4 @@
-"""Fetch requests of version 4 to 12."""
+"""Fetch requests of all versions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from firnmq.brokers.kafka.protocol.hot.scan import (
     compact_count,
     compact_string,
     string,
+    uuid,
 )
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
 )
-from firnmq.brokers.kafka.protocol.primitives import INT32
+from firnmq.brokers.kafka.protocol.primitives import INT32, ZERO_UUID
+
+TOPIC_IDS_SINCE: Final = 13
+"""From this version on topics have ids in place of names."""
+NO_REPLICA_SINCE: Final = 15
+"""From this version on requests do not begin with a replica's id."""
 
 _HEAD_V4: Final = struct.Struct(
     ">"
@@ -29,6 +35,7 @@ _HEAD_V4: Final = struct.Struct(
     "b"  # 16  isolation_level.
 )
 _HEAD_V7: Final = struct.Struct(">iiiibii")  # And session_id, session_epoch.
+_HEAD_V15: Final = struct.Struct(">iiibii")  # Without replica_id.
 
 _PARTITION_V4: Final = struct.Struct(">iqi")  # partition, fetch_offset, partition_max_bytes.
 _PARTITION_V5: Final = struct.Struct(">iqqi")  # log_start_offset behind fetch_offset.
@@ -42,7 +49,7 @@ def parse_fetch(view: memoryview, position: int, version: int) -> FetchRequest |
     """None for a request that forgets topics of a session: we never create sessions."""
     try:
         if version >= 12:
-            return _parse_compact(view, position)
+            return _parse_compact(view, position, version)
         return _parse_classic(view, position, version)
     except GIVE_UP:
         return None
@@ -122,15 +129,25 @@ def _partitions(rows: Iterable[tuple[int, ...]], version: int) -> list[FetchPart
     ]
 
 
-def _parse_compact(view: memoryview, position: int) -> FetchRequest | None:
-    replica, wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = (
-        _HEAD_V7.unpack_from(view, position)
-    )
-    topic_count, position = compact_count(view, position + 25)
+def _parse_compact(view: memoryview, position: int, version: int) -> FetchRequest | None:
+    replica = -1
+    if version >= NO_REPLICA_SINCE:
+        head = _HEAD_V15.unpack_from(view, position)
+        position += _HEAD_V15.size
+    else:
+        replica, *rest = _HEAD_V7.unpack_from(view, position)
+        head = tuple(rest)
+        position += _HEAD_V7.size
+    wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch = head
+    topic_count, position = compact_count(view, position)
     elements = topic_count
     topics = []
     for _ in range(topic_count):
-        name, position = compact_string(view, position)
+        name, topic_id = "", ZERO_UUID
+        if version >= TOPIC_IDS_SINCE:
+            topic_id, position = uuid(view, position)
+        else:
+            name, position = compact_string(view, position)
         count, position = compact_count(view, position)
         elements += count
         end = position + count * _PARTITION_V12.size
@@ -155,7 +172,7 @@ def _parse_compact(view: memoryview, position: int) -> FetchRequest | None:
         if view[end]:
             return None
         position = end + 1
-        topics.append(FetchTopic(topic=name, partitions=tuple(partitions)))
+        topics.append(FetchTopic(topic=name, topic_id=topic_id, partitions=tuple(partitions)))
     if view[position] != 1:  # An empty array of forgotten topics.
         return None
     rack_id, position = compact_string(view, position + 1)

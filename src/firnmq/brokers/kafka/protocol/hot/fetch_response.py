@@ -1,4 +1,4 @@
-"""Fetch responses of version 4 to 12; their records are passed on by reference."""
+"""Fetch responses of all versions; their records are passed on by reference."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from firnmq.brokers.kafka.protocol.hot.fetch import TOPIC_IDS_SINCE
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     NO_DIVERGING_EPOCH,
     NO_LEADER,
@@ -63,7 +64,7 @@ def build_fetch_response(
     gather = _Gather()
     try:
         if version >= 12:
-            done = _write_compact(gather, response, correlation_id)
+            done = _write_compact(gather, response, correlation_id, version)
         else:
             _write_classic(gather, response, correlation_id, version)
             done = True
@@ -151,16 +152,23 @@ def _compact_aborted(aborted: Sequence[AbortedTransaction]) -> bytes:
     return varint_bytes(len(packed) + 1) + b"".join(packed)
 
 
-def _write_compact(gather: _Gather, response: FetchResponse, correlation_id: int) -> bool:
+def _write_compact(
+    gather: _Gather, response: FetchResponse, correlation_id: int, version: int
+) -> bool:
+    if response.node_endpoints:
+        return False
     gather.tail += _HEAD_RESPONSE_V12.pack(
         0, correlation_id, 0, response.throttle_time_ms, response.error_code, response.session_id
     )
     gather.tail += varint_bytes(len(response.responses) + 1)
     for topic in response.responses:
-        name = topic.topic.encode()
-        if len(name) > STRING_BYTES_MAX:
-            return False
-        gather.tail += varint_bytes(len(name) + 1) + name
+        if version >= TOPIC_IDS_SINCE:
+            gather.tail += topic.topic_id.bytes
+        else:
+            name = topic.topic.encode()
+            if len(name) > STRING_BYTES_MAX:
+                return False
+            gather.tail += varint_bytes(len(name) + 1) + name
         gather.tail += varint_bytes(len(topic.partitions) + 1)
         for partition in topic.partitions:
             if (

@@ -7,7 +7,8 @@ import struct
 from typing import Final
 
 from firnmq.brokers.kafka.protocol.header import RequestHeader
-from firnmq.brokers.kafka.protocol.messages.produce_fetch import FetchRequest
+from firnmq.brokers.kafka.protocol.hot.fetch import NO_REPLICA_SINCE, TOPIC_IDS_SINCE
+from firnmq.brokers.kafka.protocol.messages.produce_fetch import FetchRequest, FetchTopic
 from firnmq.brokers.kafka.protocol.primitives import Buffer, varint_bytes
 
 _CORRELATION_ID: Final = 4
@@ -105,22 +106,32 @@ class FetchTemplate:
 def _offset_at(header: RequestHeader, request: FetchRequest) -> int:
     """Where the offset is in the frame, if no field is longer than it has to be."""
     version = header.api_version
-    name = len(request.topics[0].topic.encode())
     position = _BODY + 2 + len((header.client_id or "").encode())
-    position += 25 if version >= 7 else 17
+    position += 21 if version >= NO_REPLICA_SINCE else 25 if version >= 7 else 17
+    named = len(_named(version, request.topics[0]))
     if version >= _COMPACT_FIRST:
-        # No tagged fields of the header, one topic, its name, one partition.
-        position += 1 + 1 + len(varint_bytes(name + 1)) + name + 1
+        # No tagged fields of the header, one topic, its name or id, one partition.
+        position += 1 + 1 + named + 1
     else:
-        position += 4 + 2 + name + 4
+        position += 4 + named + 4
     return position + (8 if version >= 9 else 4)  # The partition, and the leader's epoch.
+
+
+def _named(version: int, topic: FetchTopic) -> bytes:
+    """The topic's name with its length, or its id."""
+    if version >= TOPIC_IDS_SINCE:
+        return topic.topic_id.bytes
+    name = topic.topic.encode()
+    if version >= _COMPACT_FIRST:
+        return varint_bytes(len(name) + 1) + name
+    return struct.pack(">h", len(name)) + name
 
 
 def _response_around(version: int, request: FetchRequest) -> tuple[bytes, bytes]:
     """What a response has between the correlation id and the offsets, and then before the size
     of the records."""
     (topic,) = request.topics
-    name = topic.topic.encode()
+    named = _named(version, topic)
     no_throttle, no_error, no_session = bytes(4), bytes(2), bytes(4)
     one = _pack_size(1)
     numbers = struct.pack(">ih", topic.partitions[0].partition, 0)  # index, error_code.
@@ -128,11 +139,10 @@ def _response_around(version: int, request: FetchRequest) -> tuple[bytes, bytes]
     no_replica = _pack_size(-1)
     if version >= _COMPACT_FIRST:
         two = varint_bytes(2)  # Counts are one too high in this encoding.
-        named = two + varint_bytes(len(name) + 1) + name + two
-        fields = b"\0" + no_throttle + no_error + no_session + named + numbers
+        fields = b"\0" + no_throttle + no_error + no_session + two + named + two + numbers
         return fields, (b"\1" if is_committed else b"\0") + no_replica
     fields = no_throttle + (no_error + no_session if version >= 7 else b"")
-    fields += one + struct.pack(">h", len(name)) + name + one + numbers
+    fields += one + named + one + numbers
     # No list of aborted transactions, or an empty one for clients that read committed only.
     aborted = _pack_size(0 if is_committed else -1)
     return fields, aborted + (no_replica if version >= 11 else b"")

@@ -13,6 +13,7 @@ from firnmq.brokers.kafka.protocol.hot.scan import (
     compact_string,
     nullable_string,
     string,
+    uuid,
 )
 from firnmq.brokers.kafka.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
 from firnmq.brokers.kafka.protocol.messages.offsets import (
@@ -21,7 +22,15 @@ from firnmq.brokers.kafka.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from firnmq.brokers.kafka.protocol.primitives import STRING_BYTES_MAX, Part, varint_bytes
+from firnmq.brokers.kafka.protocol.primitives import (
+    STRING_BYTES_MAX,
+    ZERO_UUID,
+    Part,
+    varint_bytes,
+)
+
+_TOPIC_IDS_SINCE: Final = 10
+"""From this version of OffsetCommit on topics have ids in place of names."""
 
 _unpack_int32: Final = struct.Struct(">i").unpack_from
 
@@ -86,7 +95,7 @@ def parse_offset_commit(
 ) -> OffsetCommitRequest | None:
     try:
         if version >= 8:
-            return _parse_compact(view, position)
+            return _parse_compact(view, position, version)
         return _parse_classic(view, position, version)
     except GIVE_UP:
         return None
@@ -137,7 +146,7 @@ def _parse_classic(view: memoryview, position: int, version: int) -> OffsetCommi
     )
 
 
-def _parse_compact(view: memoryview, position: int) -> OffsetCommitRequest | None:
+def _parse_compact(view: memoryview, position: int, version: int) -> OffsetCommitRequest | None:
     group_id, position = compact_string(view, position)
     (generation_id,) = _unpack_int32(view, position)
     member_id, position = compact_string(view, position + 4)
@@ -146,7 +155,11 @@ def _parse_compact(view: memoryview, position: int) -> OffsetCommitRequest | Non
     elements = topic_count
     topics = []
     for _ in range(topic_count):
-        name, position = compact_string(view, position)
+        name, topic_id = "", ZERO_UUID
+        if version >= _TOPIC_IDS_SINCE:
+            topic_id, position = uuid(view, position)
+        else:
+            name, position = compact_string(view, position)
         count, position = compact_count(view, position)
         elements += count
         if elements > ELEMENT_COUNT_MAX:
@@ -162,7 +175,9 @@ def _parse_compact(view: memoryview, position: int) -> OffsetCommitRequest | Non
         if view[position]:
             return None
         position += 1
-        topics.append(OffsetCommitRequestTopic(name=name, partitions=tuple(partitions)))
+        topics.append(
+            OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=tuple(partitions))
+        )
     if view[position]:
         return None
     return OffsetCommitRequest(
@@ -199,7 +214,7 @@ def build_offset_commit_response(
 ) -> list[Part] | None:
     try:
         if version >= 8:
-            body = _compact_body(response)
+            body = _compact_body(response, version)
             if body is None:
                 return None
             head = _pack_head_v8(len(body) + 9, correlation_id, 0, response.throttle_time_ms)
@@ -226,13 +241,17 @@ def _classic_body(response: OffsetCommitResponse) -> bytes:
     return b"".join(pieces)
 
 
-def _compact_body(response: OffsetCommitResponse) -> bytes | None:
+def _compact_body(response: OffsetCommitResponse, version: int) -> bytes | None:
     pieces = [varint_bytes(len(response.topics) + 1)]
     for topic in response.topics:
-        name = topic.name.encode()
-        if len(name) > STRING_BYTES_MAX:
-            return None
-        pieces += (varint_bytes(len(name) + 1), name, varint_bytes(len(topic.partitions) + 1))
+        if version >= _TOPIC_IDS_SINCE:
+            pieces.append(topic.topic_id.bytes)
+        else:
+            name = topic.name.encode()
+            if len(name) > STRING_BYTES_MAX:
+                return None
+            pieces += (varint_bytes(len(name) + 1), name)
+        pieces.append(varint_bytes(len(topic.partitions) + 1))
         pieces += [
             _pack_result(partition.partition_index, partition.error_code) + b"\0"
             for partition in topic.partitions

@@ -1,4 +1,4 @@
-"""Produce: requests of version 3 to 9, responses of every version."""
+"""Produce: requests from version 3 on, responses of every version."""
 
 from __future__ import annotations
 
@@ -12,16 +12,26 @@ from firnmq.brokers.kafka.protocol.hot.scan import (
     compact_nullable_string,
     compact_string,
     string,
+    uuid,
     varint,
 )
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
+    NO_LEADER,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from firnmq.brokers.kafka.protocol.primitives import STRING_BYTES_MAX, Part, varint_bytes
+from firnmq.brokers.kafka.protocol.primitives import (
+    STRING_BYTES_MAX,
+    ZERO_UUID,
+    Part,
+    varint_bytes,
+)
+
+TOPIC_IDS_SINCE: Final = 13
+"""From this version on topics have ids in place of names."""
 
 _unpack_null_head: Final = struct.Struct(
     ">"
@@ -43,7 +53,7 @@ def parse_produce(view: memoryview, position: int, version: int) -> ProduceReque
         return None
     try:
         if version >= 9:
-            return _parse_compact(view, position)
+            return _parse_compact(view, position, version)
         return _parse_classic(view, position)
     except GIVE_UP:
         return None
@@ -97,7 +107,7 @@ def _parse_classic(view: memoryview, position: int) -> ProduceRequest | None:
     )
 
 
-def _parse_compact(view: memoryview, position: int) -> ProduceRequest | None:
+def _parse_compact(view: memoryview, position: int, version: int) -> ProduceRequest | None:
     end = len(view)
     transactional_id, position = compact_nullable_string(view, position)
     acks, timeout_ms = _unpack_compact_head(view, position)
@@ -105,7 +115,11 @@ def _parse_compact(view: memoryview, position: int) -> ProduceRequest | None:
     elements = topic_count
     topics = []
     for _ in range(topic_count):
-        name, position = compact_string(view, position)
+        name, topic_id = "", ZERO_UUID
+        if version >= TOPIC_IDS_SINCE:
+            topic_id, position = uuid(view, position)
+        else:
+            name, position = compact_string(view, position)
         count, position = compact_count(view, position)
         elements += count
         if elements > ELEMENT_COUNT_MAX:
@@ -127,7 +141,9 @@ def _parse_compact(view: memoryview, position: int) -> ProduceRequest | None:
         if view[position]:
             return None
         position += 1
-        topics.append(TopicProduceData(name=name, partition_data=tuple(partitions)))
+        topics.append(
+            TopicProduceData(name=name, topic_id=topic_id, partition_data=tuple(partitions))
+        )
     if view[position]:
         return None
     return ProduceRequest(
@@ -153,7 +169,7 @@ def build_produce_response(
     """None if a partition explains its error in words, or if a value does not fit its field."""
     try:
         if version >= 9:
-            body = _compact_body(response)
+            body = _compact_body(response, version)
             if body is None:
                 return None
             return [_pack_size_id(len(body) + 5, correlation_id, 0) + body]
@@ -201,19 +217,25 @@ def _classic_partition(partition: PartitionProduceResponse, version: int) -> byt
     return packed if version < 8 else packed + b"\0\0\0\0\xff\xff"
 
 
-def _compact_body(response: ProduceResponse) -> bytes | None:
+def _compact_body(response: ProduceResponse, version: int) -> bytes | None:
+    if response.node_endpoints:
+        return None
     pieces = [varint_bytes(len(response.responses) + 1)]
     for topic in response.responses:
-        name = topic.name.encode()
-        if len(name) > STRING_BYTES_MAX:
-            return None
-        pieces += (
-            varint_bytes(len(name) + 1),
-            name,
-            varint_bytes(len(topic.partition_responses) + 1),
-        )
+        if version >= TOPIC_IDS_SINCE:
+            pieces.append(topic.topic_id.bytes)
+        else:
+            name = topic.name.encode()
+            if len(name) > STRING_BYTES_MAX:
+                return None
+            pieces += (varint_bytes(len(name) + 1), name)
+        pieces.append(varint_bytes(len(topic.partition_responses) + 1))
         for partition in topic.partition_responses:
-            if partition.record_errors or partition.error_message is not None:
+            if (
+                partition.record_errors
+                or partition.error_message is not None
+                or partition.current_leader is not NO_LEADER
+            ):
                 return None
             pieces += (
                 _pack_v5(

@@ -10,8 +10,9 @@ import struct
 from typing import Final
 
 from firnmq.brokers.kafka.protocol.header import RequestHeader
+from firnmq.brokers.kafka.protocol.hot.produce import TOPIC_IDS_SINCE
 from firnmq.brokers.kafka.protocol.hot.scan import GIVE_UP, varint
-from firnmq.brokers.kafka.protocol.messages.produce_fetch import ProduceRequest
+from firnmq.brokers.kafka.protocol.messages.produce_fetch import ProduceRequest, TopicProduceData
 from firnmq.brokers.kafka.protocol.primitives import varint_bytes
 from firnmq.brokers.kafka.protocol.versions import PRODUCE_VERSION_SERVED_MIN
 
@@ -35,15 +36,21 @@ class ProduceTemplate:
     )
 
     def __init__(
-        self, frame: bytearray, index_at: int, header: RequestHeader, acks: int, topic: str
+        self,
+        frame: bytearray,
+        index_at: int,
+        header: RequestHeader,
+        acks: int,
+        topic: TopicProduceData,
     ) -> None:
         self.header = header
         self.acks = acks
         self.topic = topic
+        """Its name, or its id in later versions, without data."""
         self._index_at = index_at
         self._head = bytes(frame[:_CORRELATION_ID])
         self._body = bytes(frame[_BODY:index_at])
-        self._fields, self._tail = _response_around(header.api_version, topic.encode())
+        self._fields, self._tail = _response_around(header.api_version, topic)
         self._has_start = header.api_version >= 5
         layout = struct.Struct(
             ">ii"  # frame size, correlation_id.
@@ -72,7 +79,8 @@ class ProduceTemplate:
         index_at = len(frame) - size - 8
         if header.api_version >= _COMPACT_FIRST:
             index_at = len(frame) - len(_COMPACT_END) - size - len(varint_bytes(size + 1)) - 4
-        template = cls(frame, index_at, header, request.acks, topic.name)
+        known = TopicProduceData(name=topic.name, topic_id=topic.topic_id, partition_data=())
+        template = cls(frame, index_at, header, request.acks, known)
         # Unusual requests, such as those with tagged fields, are not what they were taken for.
         matched = template.match(frame)
         wanted = (header.correlation_id, partition.index, size)
@@ -115,12 +123,15 @@ class ProduceTemplate:
         )
 
 
-def _response_around(version: int, name: bytes) -> tuple[bytes, bytes]:
+def _response_around(version: int, topic: TopicProduceData) -> tuple[bytes, bytes]:
     """What a response with one partition has between its header and the numbers, and after."""
-    no_throttle = bytes(4)
+    no_throttle, name = bytes(4), topic.name.encode()
     if version >= _COMPACT_FIRST:
         one = varint_bytes(2)  # Counts are one too high in this encoding.
-        fields = b"\0" + one + varint_bytes(len(name) + 1) + name + one
+        named = varint_bytes(len(name) + 1) + name
+        if version >= TOPIC_IDS_SINCE:
+            named = topic.topic_id.bytes
+        fields = b"\0" + one + named + one
         # No record_errors, a null error_message, and no tagged fields at three levels.
         return fields, b"\1\0\0" + b"\0" + no_throttle + b"\0"
     one = struct.pack(">i", 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from typing import Final
+from uuid import UUID
 
 from firnmq.brokers.kafka.protocol.primitives import INT16, STRING_BYTES_MAX
 
@@ -74,6 +75,13 @@ def compact_nullable_string(view: memoryview, position: int) -> tuple[str | None
     if view[position] == 0:
         return None, position + 1
     return compact_string(view, position)
+
+
+def uuid(view: memoryview, position: int) -> tuple[UUID, int]:
+    end = position + 16
+    if end > len(view):
+        raise Unusual
+    return UUID(bytes=bytes(view[position:end])), end
 
 
 def compact_count(view: memoryview, position: int) -> tuple[int, int]:

@@ -34,6 +34,7 @@ class JoinGroupRequest(Message):
     group_instance_id: Annotated[String | None, since(5)] = None
     protocol_type: String
     protocols: Sequence[JoinGroupRequestProtocol]
+    reason: Annotated[String | None, since(8)] = None
 
 
 class JoinGroupResponseMember(Message):
@@ -49,6 +50,7 @@ class JoinGroupResponse(Message):
     protocol_type: Annotated[String | None, since(7)] = None
     protocol_name: Annotated[String | None, null_since(7)]
     leader: String
+    skip_assignment: Annotated[Bool, since(9)] = False
     member_id: String
     members: Sequence[JoinGroupResponseMember]
 
@@ -100,6 +102,7 @@ class HeartbeatResponse(Message):
 class MemberIdentity(Message):
     member_id: String
     group_instance_id: String | None = None
+    reason: Annotated[String | None, since(5)] = None
 
 
 class LeaveGroupRequest(Message):
@@ -139,6 +142,7 @@ class DescribedGroupMember(Message):
 
 class DescribedGroup(Message):
     error_code: Int16 = 0
+    error_message: Annotated[String | None, since(6)] = None
     group_id: String
     group_state: String
     protocol_type: String
@@ -157,12 +161,14 @@ class DescribeGroupsResponse(Message):
 
 class ListGroupsRequest(Message):
     states_filter: Annotated[Sequence[String], since(4)] = ()
+    types_filter: Annotated[Sequence[String], since(5)] = ()
 
 
 class ListedGroup(Message):
     group_id: String
     protocol_type: String
     group_state: Annotated[String, since(4)] = ""
+    group_type: Annotated[String, since(5)] = ""
 
 
 class ListGroupsResponse(Message):

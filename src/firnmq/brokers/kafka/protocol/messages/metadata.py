@@ -76,6 +76,7 @@ class MetadataResponse(Message):
     controller_id: Annotated[Int32, since(1)] = -1
     topics: Sequence[MetadataResponseTopic]
     cluster_authorized_operations: Annotated[Int32, between(8, 10)] = OPERATIONS_NOT_REQUESTED
+    error_code: Annotated[Int16, since(13)] = 0
 
 
 # DescribeCluster.
@@ -84,6 +85,7 @@ class MetadataResponse(Message):
 class DescribeClusterRequest(Message):
     include_cluster_authorized_operations: Bool = False
     endpoint_type: Annotated[Int8, since(1)] = 1
+    include_fenced_brokers: Annotated[Bool, since(2)] = False
 
 
 class DescribeClusterBroker(Message):
@@ -91,6 +93,7 @@ class DescribeClusterBroker(Message):
     host: String
     port: Int32
     rack: String | None = None
+    is_fenced: Annotated[Bool, since(2)] = False
 
 
 class DescribeClusterResponse(Message):

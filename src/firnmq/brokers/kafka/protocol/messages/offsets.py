@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+from firnmq.brokers.kafka.protocol.primitives import ZERO_UUID
 from firnmq.brokers.kafka.protocol.schema import (
     Bool,
     Int16,
@@ -12,6 +13,7 @@ from firnmq.brokers.kafka.protocol.schema import (
     Int64,
     Message,
     String,
+    Uuid,
     between,
     null_since,
     since,
@@ -29,7 +31,8 @@ class OffsetCommitRequestPartition(Message):
 
 
 class OffsetCommitRequestTopic(Message):
-    name: String
+    name: Annotated[String, until(9)] = ""
+    topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     partitions: Sequence[OffsetCommitRequestPartition]
 
 
@@ -48,7 +51,8 @@ class OffsetCommitResponsePartition(Message):
 
 
 class OffsetCommitResponseTopic(Message):
-    name: String
+    name: Annotated[String, until(9)] = ""
+    topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     partitions: Sequence[OffsetCommitResponsePartition]
 
 
@@ -61,7 +65,8 @@ class OffsetCommitResponse(Message):
 
 
 class OffsetFetchRequestTopic(Message):
-    name: String
+    name: Annotated[String, until(9)] = ""
+    topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     partition_indexes: Sequence[Int32]
 
 
@@ -69,6 +74,8 @@ class OffsetFetchRequestGroup(Message):
     """Null topics ask for everything the group has committed."""
 
     group_id: String
+    member_id: Annotated[String | None, since(9)] = None
+    member_epoch: Annotated[Int32, since(9)] = -1
     topics: Sequence[OffsetFetchRequestTopic] | None
 
 
@@ -88,7 +95,8 @@ class OffsetFetchResponsePartition(Message):
 
 
 class OffsetFetchResponseTopic(Message):
-    name: String
+    name: Annotated[String, until(9)] = ""
+    topic_id: Annotated[Uuid, since(10)] = ZERO_UUID
     partitions: Sequence[OffsetFetchResponsePartition]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+from firnmq.brokers.kafka.protocol.primitives import ZERO_UUID
 from firnmq.brokers.kafka.protocol.schema import (
     Int8,
     Int16,
@@ -13,9 +14,29 @@ from firnmq.brokers.kafka.protocol.schema import (
     Message,
     Records,
     String,
+    Uuid,
     since,
     tag,
+    until,
 )
+
+# What both Produce and Fetch say of a leader that has changed.
+
+
+class LeaderIdAndEpoch(Message):
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+
+
+class NodeEndpoint(Message):
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None
+
+
+NO_LEADER = LeaderIdAndEpoch()
+
 
 # Produce.
 
@@ -26,7 +47,8 @@ class PartitionProduceData(Message):
 
 
 class TopicProduceData(Message):
-    name: String
+    name: Annotated[String, until(12)] = ""
+    topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partition_data: Sequence[PartitionProduceData]
 
 
@@ -52,16 +74,19 @@ class PartitionProduceResponse(Message):
     log_start_offset: Annotated[Int64, since(5)] = -1
     record_errors: Annotated[Sequence[BatchIndexAndErrorMessage], since(8)] = ()
     error_message: Annotated[String | None, since(8)] = None
+    current_leader: Annotated[LeaderIdAndEpoch, since(10), tag(0)] = NO_LEADER
 
 
 class TopicProduceResponse(Message):
-    name: String
+    name: Annotated[String, until(12)] = ""
+    topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partition_responses: Sequence[PartitionProduceResponse]
 
 
 class ProduceResponse(Message):
     responses: Sequence[TopicProduceResponse]
     throttle_time_ms: Annotated[Int32, since(1)] = 0
+    node_endpoints: Annotated[Sequence[NodeEndpoint], since(10), tag(0)] = ()
 
 
 # Fetch.
@@ -74,21 +99,36 @@ class FetchPartition(Message):
     last_fetched_epoch: Annotated[Int32, since(12)] = -1
     log_start_offset: Annotated[Int64, since(5)] = -1
     partition_max_bytes: Int32
+    replica_directory_id: Annotated[Uuid, since(17), tag(0)] = ZERO_UUID
+    high_watermark: Annotated[Int64, since(18), tag(1)] = 2**63 - 1
 
 
 class FetchTopic(Message):
-    topic: String
+    topic: Annotated[String, until(12)] = ""
+    topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partitions: Sequence[FetchPartition]
 
 
 class ForgottenTopic(Message):
-    topic: String
+    topic: Annotated[String, until(12)] = ""
+    topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partitions: Sequence[Int32]
+
+
+class ReplicaState(Message):
+    """Of a node that copies; consumers leave it out."""
+
+    replica_id: Int32 = -1
+    replica_epoch: Int64 = -1
+
+
+NO_REPLICA = ReplicaState()
 
 
 class FetchRequest(Message):
     cluster_id: Annotated[String | None, since(12), tag(0)] = None
-    replica_id: Int32 = -1
+    replica_id: Annotated[Int32, until(14)] = -1
+    replica_state: Annotated[ReplicaState, since(15), tag(1)] = NO_REPLICA
     max_wait_ms: Int32
     min_bytes: Int32
     max_bytes: Int32 = 0x7FFFFFFF
@@ -105,11 +145,6 @@ class EpochEndOffset(Message):
     end_offset: Int64 = -1
 
 
-class LeaderIdAndEpoch(Message):
-    leader_id: Int32 = -1
-    leader_epoch: Int32 = -1
-
-
 class SnapshotId(Message):
     end_offset: Int64 = -1
     epoch: Int32 = -1
@@ -121,7 +156,6 @@ class AbortedTransaction(Message):
 
 
 NO_DIVERGING_EPOCH = EpochEndOffset()
-NO_LEADER = LeaderIdAndEpoch()
 NO_SNAPSHOT = SnapshotId()
 
 
@@ -142,7 +176,8 @@ class PartitionData(Message):
 
 
 class FetchableTopicResponse(Message):
-    topic: String
+    topic: Annotated[String, until(12)] = ""
+    topic_id: Annotated[Uuid, since(13)] = ZERO_UUID
     partitions: Sequence[PartitionData]
 
 
@@ -151,6 +186,7 @@ class FetchResponse(Message):
     error_code: Annotated[Int16, since(7)] = 0
     session_id: Annotated[Int32, since(7)] = 0
     responses: Sequence[FetchableTopicResponse]
+    node_endpoints: Annotated[Sequence[NodeEndpoint], since(16), tag(0)] = ()
 
 
 # ListOffsets.
@@ -171,6 +207,7 @@ class ListOffsetsRequest(Message):
     replica_id: Int32 = -1
     isolation_level: Annotated[Int8, since(2)] = 0
     topics: Sequence[ListOffsetsTopic]
+    timeout_ms: Annotated[Int32, since(10)] = 0
 
 
 class ListOffsetsPartitionResponse(Message):
