@@ -367,11 +367,6 @@ def _routes(
             request, header.api_version, _owner_of(client), connection
         )
 
-    async def commit_in_transaction(
-        request: Any, header: RequestHeader, client: KafkaConnection
-    ) -> Message:
-        return await transaction.commit_offsets(request, header.api_version, _owner_of(client))
-
     async def fetch_records(request: Any, header: Any, client: KafkaConnection) -> Message:
         with client.held.work(request_bytes(request)):
             return await fetch.handle(request, takes_ranges=client.takes_ranges, turns=client)
@@ -406,7 +401,7 @@ def _routes(
         transactions.InitProducerIdRequest: init_producer_id,
         transactions.AddPartitionsToTxnRequest: _versioned(transaction.add_partitions),
         transactions.AddOffsetsToTxnRequest: _versioned(transaction.add_offsets),
-        transactions.TxnOffsetCommitRequest: commit_in_transaction,
+        transactions.TxnOffsetCommitRequest: _versioned_and_owned(transaction.commit_offsets),
         transactions.EndTxnRequest: _versioned(transaction.end),
     }
 
@@ -426,6 +421,15 @@ def _plain(handle: Callable[[Any], Coroutine[Any, Any, Message]]) -> Handler:
 def _owned(handle: Callable[[Any, str], Coroutine[Any, Any, Message]]) -> Handler:
     async def call(request: Any, header: Any, client: KafkaConnection) -> Message:
         return await handle(request, _owner_of(client))
+
+    return call
+
+
+def _versioned_and_owned(
+    handle: Callable[[Any, int, str], Coroutine[Any, Any, Message]],
+) -> Handler:
+    async def call(request: Any, header: RequestHeader, client: KafkaConnection) -> Message:
+        return await handle(request, header.api_version, _owner_of(client))
 
     return call
 
