@@ -10,7 +10,15 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from firnmq.config import TopicConfig
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
-from firnmq.engines import Acks, AdapterOffsetStrategy, Appended, Page, ShardStatus, StoredPage
+from firnmq.engines import (
+    Acks,
+    AdapterOffsetStrategy,
+    Appended,
+    Page,
+    ProducerStatus,
+    ShardStatus,
+    StoredPage,
+)
 from firnmq.engines.open_log import OpenLog
 from firnmq.record import NewRecord
 
@@ -151,6 +159,8 @@ class LogAdmin(Protocol):
     async def status(self, shard: str) -> ShardStatus: ...
 
     async def roll(self, shard: str) -> None: ...
+
+    async def producers(self, shard: str) -> list[ProducerStatus]: ...
 
     async def reconfigure(self, shards: Sequence[str], config: TopicConfig, revision: int) -> None:
         """Gives a topic's shards the options of the topic's record at a revision; a shard that has

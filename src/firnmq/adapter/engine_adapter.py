@@ -263,6 +263,7 @@ class EngineStorageAdapter:
     truncate = _in_reader(ShardEngine.truncate)
     roll = _in_reader(ShardEngine.roll)
     status = _in_reader(ShardEngine.status)
+    producers = _in_reader(ShardEngine.producers)
 
     async def _read_from(self, shard: str, offset: int, read: Callable[[], T]) -> T:
         if self._engine.is_open(shard):

@@ -147,6 +147,19 @@ class ShardStatus:
     failure: str | None
 
 
+class ProducerStatus(NamedTuple):
+    """What a shard remembers of an idempotent or transactional producer."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    """-1 if none of its batches is known."""
+    stored_ms: int
+    """When something of it was last stored."""
+    transaction_start: int
+    """The first offset of its open transaction; -1 without one."""
+
+
 @dataclass(frozen=True, slots=True)
 class SurveyedSegment:
     """A segment as a planner of reads sees it: [meta.base_offset, end_offset), `length` bytes."""
@@ -314,6 +327,8 @@ class UpkeepEngine(Protocol):
     def truncate(self, shard: str, offset: int) -> None: ...
 
     def roll(self, shard: str) -> None: ...
+
+    def producers(self, shard: str) -> list[ProducerStatus]: ...
 
     def housekeep(self, is_stopping: Callable[[], bool] = ...) -> None:
         """One round of upkeep, ended early once it is to stop."""

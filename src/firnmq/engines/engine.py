@@ -18,6 +18,7 @@ from firnmq.engines.api import (
     Appended,
     CompactionCounts,
     Page,
+    ProducerStatus,
     RawPage,
     ShardStatus,
     StoredPage,
@@ -42,7 +43,7 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
 from firnmq.engines.shardlog.deletions import delete_key, delete_offsets
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
-from firnmq.engines.shardlog.reading.survey import status_of
+from firnmq.engines.shardlog.reading.survey import producers_of, status_of
 from firnmq.engines.shardlog.rolling.steps import (
     unrolled,
     wait_until_idle,
@@ -143,6 +144,9 @@ class LogEngine:
 
     def status(self, shard: str) -> ShardStatus:
         return status_of(self._logs.find(shard), self._logs.troubles.of(shard))
+
+    def producers(self, shard: str) -> list[ProducerStatus]:
+        return producers_of(self._logs.find(shard))
 
     def is_open(self, shard: str) -> bool:
         """Whether a call on the shard needs no recovery first."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from firnmq.brokers.kafka.broker import KafkaBroker
+from firnmq.brokers.kafka.configs import LOG_DIRS
 from firnmq.brokers.kafka.expiry import OffsetExpiry
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.offsets import GroupOffsets, KvGroupStore
@@ -152,7 +153,7 @@ class Node:
 
     def _shown(self) -> dict[str, str]:
         """What clients that describe the broker are told beside its settings."""
-        shown = {"log.dirs": str(self._path)}
+        shown = {LOG_DIRS: str(self._path)}
         return shown if self.admin is None else {HTTP_URL: self.admin.url, **shown}
 
     async def _stop_serving(self) -> None:

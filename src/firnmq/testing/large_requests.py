@@ -187,7 +187,9 @@ def _element(
         return _build(element, version, path, count, known, number)
     if number is None:
         return known.get(name, _NO_SUCH[element])
-    return f"x{number}" if element is Kind.STRING else number
+    if element is Kind.STRING:
+        return f"x{number}"
+    return number % 128 if element is Kind.INT8 else number
 
 
 _INDEXES: Final = ("index", "partition", "partition_index")

@@ -33,6 +33,10 @@ OFFSETS = f"{_TOOLS}.GetOffsetShell"
 PRODUCE = f"{_TOOLS}.ConsoleProducer"
 CONSUME = f"{_TOOLS}.consumer.ConsoleConsumer"
 PERFORMANCE = f"{_TOOLS}.ProducerPerformance"
+LOG_DIRS = f"{_TOOLS}.LogDirsCommand"
+TRANSACTIONS = f"{_TOOLS}.TransactionsCommand"
+ELECTION = f"{_TOOLS}.LeaderElectionCommand"
+REASSIGNMENT = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
 DELETE_RECORDS = f"{_TOOLS}.DeleteRecordsCommand"
 
 pytestmark = [
@@ -179,3 +183,43 @@ def test_transactions_of_the_java_producer(
         *("--topic", topic, "--from-beginning", "--timeout-ms", "60000", *committed),
     )
     assert len(read.splitlines()) == 3000
+
+
+def test_directories_producers_and_transactions(
+    node: NodeProcess, make_topic: MakeTopic, new_name: NewName
+) -> None:
+    topic, name = make_topic(node, partitions=2), new_name()
+    sizes = ("--num-records", "300", "--record-size", "100", "--throughput", "-1")
+    ending = ("--transactional-id", name, "--transaction-duration-ms", "100")
+    tool(node, PERFORMANCE, "--topic", topic, *sizes, *ending)
+    shown = tool(node, LOG_DIRS, "--describe", "--topic-list", topic).splitlines()[-1]
+    (directory,) = json.loads(shown)["brokers"][0]["logDirs"]
+    assert directory["error"] is None
+    kept = {each["partition"]: each["size"] for each in directory["partitions"]}
+    assert set(kept) == {f"{topic}-0", f"{topic}-1"}
+    assert sum(kept.values()) > 300 * 100
+    assert re.search(rf"{name}\s+\d+\s+\d+\s+CompleteCommit", tool(node, TRANSACTIONS, "list"))
+    described = tool(node, TRANSACTIONS, "describe", "--transactional-id", name)
+    assert "CompleteCommit" in described
+    partition = ("--topic", topic, "--partition", "0")
+    assert "CurrentTransactionStartOffset" in tool(
+        node, TRANSACTIONS, "describe-producers", *partition
+    )
+
+
+def test_leaders_and_copies_are_where_they_should_be(
+    node: NodeProcess, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = make_topic(node)
+    one = ("--topic", topic, "--partition", "0", "--election-type", "preferred")
+    assert "already elected" in tool(node, ELECTION, *one)
+    plan = tmp_path / "plan.json"
+    wanted = {"topic": topic, "partition": 0, "replicas": [1]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+    moving = ("--reassignment-json-file", str(plan))
+    assert "Successfully started" in tool(node, REASSIGNMENT, *moving, "--execute")
+    assert "is completed" in tool(node, REASSIGNMENT, *moving, "--verify")
+    assert "No partition reassignments found" in tool(node, REASSIGNMENT, "--list")
+    wanted["replicas"] = [1, 2]
+    plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+    tool(node, REASSIGNMENT, *moving, "--execute", fails=True)

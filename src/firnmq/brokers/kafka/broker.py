@@ -9,6 +9,7 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from firnmq.brokers.kafka.config import KafkaConfig
+from firnmq.brokers.kafka.configs import LOG_DIRS
 from firnmq.brokers.kafka.connections.codec_thread import CodecThread
 from firnmq.brokers.kafka.connections.connection import KafkaConnection
 from firnmq.brokers.kafka.connections.long_requests import LongRequests
@@ -25,7 +26,9 @@ from firnmq.brokers.kafka.handlers.offsets import OffsetHandler
 from firnmq.brokers.kafka.handlers.produce import ProduceHandler
 from firnmq.brokers.kafka.handlers.produce_fast import FastProduce
 from firnmq.brokers.kafka.handlers.producers import ProducerHandler
+from firnmq.brokers.kafka.handlers.tools import ToolHandler
 from firnmq.brokers.kafka.handlers.topics import TopicHandler
+from firnmq.brokers.kafka.handlers.transaction_lookup import TransactionLookup
 from firnmq.brokers.kafka.handlers.transactions import TransactionHandler
 from firnmq.brokers.kafka.offsets import GroupOffsets
 from firnmq.brokers.kafka.producer_ids import ProducerIds
@@ -47,6 +50,7 @@ from firnmq.brokers.kafka.protocol.messages import (
     offsets,
     produce_fetch,
     security,
+    tools,
     transactions,
 )
 from firnmq.brokers.kafka.statistics import BrokerStatistics
@@ -144,6 +148,10 @@ class KafkaBroker:
             transaction=TransactionHandler(
                 storage, transaction_coordinator, coordinator, group_offsets, clock, turns
             ),
+        )
+        self._handlers |= _tool_routes(
+            ToolHandler(storage, config, turns, (shown or {}).get(LOG_DIRS, "")),
+            TransactionLookup(transaction_coordinator, clock, turns),
         )
 
     async def start(self) -> None:
@@ -403,6 +411,20 @@ def _routes(
         transactions.AddOffsetsToTxnRequest: _versioned(transaction.add_offsets),
         transactions.TxnOffsetCommitRequest: _versioned_and_owned(transaction.commit_offsets),
         transactions.EndTxnRequest: _versioned(transaction.end),
+    }
+
+
+def _tool_routes(tool: ToolHandler, transaction: TransactionLookup) -> dict[type[Message], Handler]:
+    """The same for what administrators' tools ask."""
+    return {
+        tools.DescribeLogDirsRequest: _plain(tool.describe_log_dirs),
+        tools.DescribeProducersRequest: _plain(tool.describe_producers),
+        tools.ListConfigResourcesRequest: _versioned(tool.list_config_resources),
+        tools.ElectLeadersRequest: _plain(tool.elect_leaders),
+        tools.AlterPartitionReassignmentsRequest: _plain(tool.reassign),
+        tools.ListPartitionReassignmentsRequest: _plain(tool.list_reassignments),
+        tools.ListTransactionsRequest: _plain(transaction.list),
+        tools.DescribeTransactionsRequest: _plain(transaction.describe),
     }
 
 

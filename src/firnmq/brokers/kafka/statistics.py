@@ -15,6 +15,7 @@ from firnmq.brokers.kafka.protocol.messages import (
     metadata,
     offsets,
     produce_fetch,
+    tools,
     transactions,
 )
 
@@ -105,6 +106,11 @@ _NESTED: Final[dict[type[Message], tuple[str, ...]]] = {
     offsets.OffsetFetchResponse: ("topics", "partitions"),
     offsets.OffsetDeleteResponse: ("topics", "partitions"),
     admin.CreateTopicsResponse: ("topics",),
+    tools.DescribeLogDirsResponse: ("results",),
+    tools.DescribeProducersResponse: ("topics", "partitions"),
+    tools.DescribeTransactionsResponse: ("transaction_states",),
+    tools.ElectLeadersResponse: ("replica_election_results", "partition_result"),
+    tools.AlterPartitionReassignmentsResponse: ("responses", "partitions"),
     admin.DeleteTopicsResponse: ("responses",),
     admin.CreatePartitionsResponse: ("results",),
     admin.DeleteRecordsResponse: ("topics", "partitions"),

@@ -11,7 +11,7 @@ from firnmq.brokers.kafka.protocol import ZERO_UUID, TopicIdNotFound
 from firnmq.brokers.kafka.transactions import TransactionPartition
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
-from firnmq.engines import Acks, Appended, ShardStatus, StoredPage
+from firnmq.engines import Acks, Appended, ProducerStatus, ShardStatus, StoredPage
 from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
 from firnmq.record import Selection, decode
 
@@ -103,6 +103,10 @@ class KafkaStorage:
     async def status(self, name: str, partition: int) -> ShardStatus:
         """What the partition's log holds; InvalidArgument if another system keeps it."""
         return await self._logs(name).status(self.shard(name, partition))
+
+    async def producers(self, name: str, partition: int) -> list[ProducerStatus]:
+        """The producers that the partition remembers."""
+        return await self._logs(name).producers(self.shard(name, partition))
 
     async def offset_at(
         self, name: str, partition: int, timestamp_ms: int, *, committed: bool = False

@@ -1,8 +1,9 @@
 """Kafka's names for configs of topics and brokers: their types, limits and meanings here."""
 
-from firnmq.brokers.kafka.configs.broker import broker_configs
+from firnmq.brokers.kafka.configs.broker import LOG_DIRS, broker_configs
 from firnmq.brokers.kafka.configs.keys import ConfigKey, ConfigSource, ConfigType
 from firnmq.brokers.kafka.configs.topic import (
+    DELETE,
     UNCHANGEABLE,
     changed_config,
     check_length,
@@ -13,6 +14,8 @@ from firnmq.brokers.kafka.configs.topic import (
 )
 
 __all__ = [
+    "DELETE",
+    "LOG_DIRS",
     "UNCHANGEABLE",
     "ConfigKey",
     "ConfigSource",

@@ -11,6 +11,8 @@ from firnmq.brokers.kafka.configs.topic import kafka_view
 from firnmq.brokers.kafka.configs.topic_keys import KEPT, OURS
 from firnmq.brokers.net.address import Address
 
+LOG_DIRS: Final = "log.dirs"
+"""The name under which the node tells its data directory."""
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _LIST = ConfigType.LONG, ConfigType.LIST
 _HOUR_MS: Final = 3_600_000

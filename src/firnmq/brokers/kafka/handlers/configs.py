@@ -8,6 +8,7 @@ from functools import partial
 from firnmq.adapter import ConfigChange
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.configs import (
+    DELETE,
     UNCHANGEABLE,
     ConfigKey,
     ConfigSource,
@@ -21,6 +22,7 @@ from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.admin import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     DescribeConfigsRequest,
@@ -29,6 +31,7 @@ from firnmq.brokers.kafka.protocol.messages.admin import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
@@ -77,6 +80,9 @@ class ConfigHandler:
         responses = []
         async for resource in self._turns.over(request.resources):
             changes = {each.name: each.value for each in resource.configs}
+            if not changes and self._is_here(resource.resource_type, resource.resource_name):
+                responses.append(_unchanged(resource))
+                continue
             responses.append(
                 await self._alter(
                     resource.resource_type,
@@ -92,6 +98,10 @@ class ConfigHandler:
     ) -> IncrementalAlterConfigsResponse:
         responses = []
         async for resource in self._turns.over(request.resources):
+            is_nothing = all(each.config_operation == DELETE for each in resource.configs)
+            if is_nothing and self._is_here(resource.resource_type, resource.resource_name):
+                responses.append(_unchanged(resource))
+                continue
             responses.append(
                 await self._alter(
                     resource.resource_type,
@@ -109,6 +119,11 @@ class ConfigHandler:
             )
         return IncrementalAlterConfigsResponse(responses=responses)
 
+    def _is_here(self, kind: int, name: str) -> bool:
+        """Whether it is this broker, or all of them: nothing is set there that could be deleted, so
+        deleting is all that can be done, as tools do after moving partitions."""
+        return kind == _BROKER and name in ("", str(self._config.node_id))
+
     def _replaced(self, current: TopicConfig, changes: Mapping[str, str | None]) -> TopicConfig:
         """Everything not named goes back to its default, but for what cannot change."""
         shown = kafka_view(current)
@@ -121,7 +136,8 @@ class ConfigHandler:
         code, message = ErrorCode.NONE, None
         try:
             if kind != _TOPIC:
-                raise InvalidArgument("resource type", f"{kind} has no configs that can change")
+                reason = f"{kind} has no configs that can change; a node has a configuration file"
+                raise InvalidArgument("resource type", reason)
             manager = self._storage.manager
             act = manager.check_change if validate_only else manager.reconfigure_topic
             await act(name, lambda current: _altered(current, change))
@@ -192,6 +208,14 @@ class ConfigHandler:
                     sources.insert(0, (name, value, ConfigSource.STATIC_BROKER))
                 shown.append(_shown(key, value, sources, True, request))
         return shown
+
+
+def _unchanged(
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
+) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        resource_type=resource.resource_type, resource_name=resource.resource_name
+    )
 
 
 def _altered(current: TopicConfig, change: ConfigChange) -> TopicConfig:

@@ -11,6 +11,7 @@ from firnmq.brokers.kafka.protocol.messages import (
     offsets,
     produce_fetch,
     security,
+    tools,
     transactions,
 )
 from firnmq.brokers.kafka.protocol.schema import Message
@@ -49,6 +50,14 @@ REQUESTS: Final[dict[int, type[Message]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsRequest,
     ApiKey.OFFSET_DELETE: offsets.OffsetDeleteRequest,
     ApiKey.DESCRIBE_CLUSTER: metadata.DescribeClusterRequest,
+    ApiKey.DESCRIBE_LOG_DIRS: tools.DescribeLogDirsRequest,
+    ApiKey.ELECT_LEADERS: tools.ElectLeadersRequest,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: tools.AlterPartitionReassignmentsRequest,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: tools.ListPartitionReassignmentsRequest,
+    ApiKey.DESCRIBE_PRODUCERS: tools.DescribeProducersRequest,
+    ApiKey.DESCRIBE_TRANSACTIONS: tools.DescribeTransactionsRequest,
+    ApiKey.LIST_TRANSACTIONS: tools.ListTransactionsRequest,
+    ApiKey.LIST_CONFIG_RESOURCES: tools.ListConfigResourcesRequest,
 }
 
 RESPONSES: Final[dict[int, type[Message]]] = {
@@ -84,4 +93,12 @@ RESPONSES: Final[dict[int, type[Message]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.IncrementalAlterConfigsResponse,
     ApiKey.OFFSET_DELETE: offsets.OffsetDeleteResponse,
     ApiKey.DESCRIBE_CLUSTER: metadata.DescribeClusterResponse,
+    ApiKey.DESCRIBE_LOG_DIRS: tools.DescribeLogDirsResponse,
+    ApiKey.ELECT_LEADERS: tools.ElectLeadersResponse,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: tools.AlterPartitionReassignmentsResponse,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: tools.ListPartitionReassignmentsResponse,
+    ApiKey.DESCRIBE_PRODUCERS: tools.DescribeProducersResponse,
+    ApiKey.DESCRIBE_TRANSACTIONS: tools.DescribeTransactionsResponse,
+    ApiKey.LIST_TRANSACTIONS: tools.ListTransactionsResponse,
+    ApiKey.LIST_CONFIG_RESOURCES: tools.ListConfigResourcesResponse,
 }

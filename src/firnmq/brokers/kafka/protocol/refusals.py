@@ -53,6 +53,9 @@ _ADMINISTRATION: Final = frozenset(
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.DESCRIBE_PRODUCERS,
     }
 )
 """Their clients show the code's text to a user, who can send less at a time."""

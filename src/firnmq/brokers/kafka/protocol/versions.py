@@ -5,8 +5,9 @@ by looking for exact old versions. Produce is advertised from 0 for the same rea
 of 3 it sends uncompressed batches), though versions 0 to 2 are refused when they are used.
 
 The maximums are the highest versions all of whose promises are kept. Below those of Kafka are
-AddPartitionsToTxn, of which versions 4 and 5 are for brokers, and EndTxn, whose version 5 gives the
-producer a new epoch with each transaction.
+AddPartitionsToTxn, of which versions 4 and 5 are for brokers, EndTxn, whose version 5 gives the
+producer a new epoch with each transaction, and ListTransactions, whose version 2 has a regular
+expression: a client could keep the node busy with one for hours.
 """
 
 from __future__ import annotations
@@ -46,12 +47,20 @@ class ApiKey(enum.IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    LIST_CONFIG_RESOURCES = 74
 
 
 NEVER: Final = 0x7FFF
@@ -103,6 +112,14 @@ ADVERTISED: Final[dict[int, ApiVersions]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiVersions(0, 1, 1),
     ApiKey.OFFSET_DELETE: ApiVersions(0, 0, NEVER),
     ApiKey.DESCRIBE_CLUSTER: ApiVersions(0, 2, 0),
+    ApiKey.DESCRIBE_LOG_DIRS: ApiVersions(1, 5, 2),
+    ApiKey.ELECT_LEADERS: ApiVersions(0, 2, 2),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiVersions(0, 1, 0),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiVersions(0, 0, 0),
+    ApiKey.DESCRIBE_PRODUCERS: ApiVersions(0, 0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiVersions(0, 0, 0),
+    ApiKey.LIST_TRANSACTIONS: ApiVersions(0, 1, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiVersions(0, 1, 0),
 }
 
 PRODUCE_VERSION_SERVED_MIN: Final = 3

@@ -38,6 +38,7 @@ from firnmq.brokers.kafka.transactions.snapshot import (
     GroupCommits,
     ShardOffsets,
     TransactionPartition,
+    TransactionSnapshot,
 )
 from firnmq.brokers.kafka.transactions.state import PREPARED, TransactionState
 from firnmq.brokers.kafka.transactions.store import TransactionStore
@@ -253,6 +254,18 @@ class TransactionCoordinator:
         """Offsets of the group that open transactions may still commit, as they are now: what
         becomes of a transaction later does not change them."""
         return tuple(self._pending.get(group, {}).values())
+
+    def snapshots(self) -> list[tuple[str, TransactionSnapshot]]:
+        """Every id that is known with what is saved of it."""
+        return [
+            (transactional_id, each.snapshot)
+            for transactional_id, each in self._transactions.items()
+            if each.snapshot is not None
+        ]
+
+    def snapshot_of(self, transactional_id: str) -> TransactionSnapshot | None:
+        transaction = self._transactions.get(transactional_id)
+        return None if transaction is None else transaction.snapshot
 
     def statistics(self) -> TransactionStatistics:
         states = [transaction.state for transaction in self._transactions.values()]

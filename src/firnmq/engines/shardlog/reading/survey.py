@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from firnmq.engines.api import ShardStatus, Survey, SurveyedSegment
+from firnmq.engines.api import ProducerStatus, ShardStatus, Survey, SurveyedSegment
 from firnmq.engines.catalog.segments import Segment
 from firnmq.engines.catalog.state import merged_keys
 from firnmq.engines.shardlog.log import ShardLog
@@ -27,6 +27,20 @@ def status_of(log: ShardLog, failure: str | None) -> ShardStatus:
         segments=tuple(each.meta for each in view.segments),
         failure=failure,
     )
+
+
+def producers_of(log: ShardLog) -> list[ProducerStatus]:
+    with log.lock:
+        return [
+            ProducerStatus(
+                producer_id=producer_id,
+                epoch=each.epoch,
+                last_sequence=each.batches[-1].last_sequence if each.batches else -1,
+                stored_ms=each.stored_ms,
+                transaction_start=-1 if each.transaction_start is None else each.transaction_start,
+            )
+            for producer_id, each in log.producers
+        ]
 
 
 def survey_of(log: ShardLog, view: View, holes: set[int], dead_keys: dict[bytes, int]) -> Survey:
