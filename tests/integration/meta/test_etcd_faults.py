@@ -284,3 +284,16 @@ def test_a_cache_leaves_a_member_that_stands_still(tmp_path: Path) -> None:
         store.close()
         other.close()
         cluster.stop()
+
+
+def test_an_etcd_that_was_restored_from_a_backup_is_found_out(tmp_path: Path) -> None:
+    cluster = EtcdCluster(etcd_program(), tmp_path / "etcd")
+    store = cluster.store()
+    try:
+        revision = store.txn(puts={"a": b"1"})
+        store.watch("", revision + 1).close()
+        with pytest.raises(StorageFailed, match=f"at revision {revision}, it was at 1000: it was"):
+            store.watch("", 1001)
+    finally:
+        store.close()
+        cluster.stop()

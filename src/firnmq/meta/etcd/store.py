@@ -171,7 +171,25 @@ class EtcdMetaStore:
         create = rpc.WatchCreateRequest(
             key=key, range_end=end, start_revision=from_revision, progress_notify=True
         )
-        return EtcdWatch(self, self._client, create)
+        watch = EtcdWatch(self, self._client, create)
+        if watch.began_at < from_revision - 1:
+            try:
+                self._check_not_restored(from_revision - 1)
+            except BaseException:
+                watch.close()
+                raise
+        return watch
+
+    def _check_not_restored(self, seen: int) -> None:
+        """A member may be behind, but etcd as a whole is only if it was restored from a backup:
+        then the watch would be silent until it has as many revisions again."""
+        answer = self._client.ask(RANGE, rpc.RangeRequest(key=self._stored("ready")))
+        if answer.header.revision < seen:
+            text = (
+                f"etcd is at revision {answer.header.revision}, it was at {seen}: it was restored "
+                "from a backup; restart all that use it"
+            )
+            raise storage_failure(WHERE, OSError(text))
 
     # Sessions
 
@@ -248,6 +266,8 @@ class EtcdWatch:
         self._requests: queue.SimpleQueue[rpc.WatchRequest | None] = queue.SimpleQueue()
         self._requests.put(rpc.WatchRequest(create_request=create))
         self._answers: queue.Queue[Any] = queue.Queue(_QUEUED_ANSWERS)
+        self.began_at = create.start_revision
+        """Revision of the member when the watch began."""
         self._is_closed = threading.Event()
         self._client = client
         self._unanswered_count = 0
@@ -298,6 +318,7 @@ class EtcdWatch:
             raise TimedOut("etcd did not begin the watch within 5 s")
         if answer.canceled:
             self._changes(answer)
+        self.began_at = int(answer.header.revision)
         return None if answer.created else answer
 
     def _next(self, timeout_s: float) -> Any:
