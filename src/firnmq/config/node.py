@@ -94,6 +94,15 @@ class SecurityConfig:
     """PEM file of the authority whose certificates clients must show."""
     sasl_mechanisms: tuple[str, ...] = ()
     """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; clients must authenticate if there is any."""
+    authorization: bool = False
+    """Clients may do only what a rule allows them, and super users everything; otherwise all may do
+    everything."""
+    super_users: tuple[str, ...] = ()
+    """Principals, such as `User:admin`, that may do everything: there must be one that makes the
+    first rules."""
+    certificate_names: str = "DEFAULT"
+    """How a client's certificate becomes a user's name, in the form of Kafka's
+    ssl.principal.mapping.rules: `RULE:^CN=([^,]+),.*$/$1/L,DEFAULT`."""
     allow_insecure: bool = False
     """Listen beyond this machine although there is no TLS, or no authentication."""
 
@@ -105,6 +114,10 @@ class SecurityConfig:
         for name in ("tls_key", "tls_client_ca"):
             if getattr(self, name) is not None and self.tls_certificate is None:
                 raise InvalidArgument(name, "needs tls_certificate as well")
+        for principal in self.super_users:
+            kind, _, name = principal.partition(":")
+            if not kind or not name:
+                raise InvalidArgument("super_users", f"{principal!r} is not written as User:name")
 
     @property
     def is_complete(self) -> bool:

@@ -6,6 +6,7 @@ replicas, even if all of them are the same single node.
 
 from __future__ import annotations
 
+import hashlib
 from enum import Enum
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ TOPICS, SHARDS, SEGMENTS, NODES = "topics/", "shards/", "segments/", "nodes/"
 TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
 OFFSETS = "offsets/"
+RULES = "rules/"
 INCARNATIONS = "incarnations/"
 NEXT_UID = "counters/next_shard_uid"
 
@@ -149,6 +151,18 @@ class OffsetRecord(Record, frozen=True, kw_only=True):
     committed_ms: int = 0
 
 
+class RuleRecord(Record, frozen=True, kw_only=True):
+    """Who may do what: one rule, its fields as words in lower case where Kafka has numbers."""
+
+    resource_type: str
+    pattern: str
+    name: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
 class NodeRecord(Record, frozen=True, kw_only=True):
     node: int
     incarnation: int
@@ -175,6 +189,11 @@ def shard_key(name: str) -> str:
 
 def lake_key(shard: str) -> str:
     return f"{LAKE}{shard}"
+
+
+def rule_key(record: RuleRecord) -> str:
+    """The same for the same rule: a rule is there once, however often it is added."""
+    return f"{RULES}{hashlib.sha256(encode(record)).hexdigest()}"
 
 
 def segments_prefix(shard: str) -> str:

@@ -19,6 +19,8 @@ from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoordinator
 from firnmq.brokers.security import Authenticator, UserStore
+from firnmq.brokers.security.acl import Authorizer, RuleStore
+from firnmq.brokers.security.principal import CertificateNames
 from firnmq.errors import CannotListen
 from firnmq.eventlog import EventLogger
 from firnmq.lake.plans.wire import HTTP_URL
@@ -64,7 +66,7 @@ class Node:
     async def _start(self) -> None:
         shares = share_out(descriptor_limit(), self.config)
         config = self.config = within(shares, self.config)
-        tls = self._tls()
+        tls, names = self._tls(), self._certificate_names()
         if config.admin.enabled:
             check_token_file(config.admin)
             self.admin = self._admin_listener()
@@ -97,7 +99,7 @@ class Node:
             config=config.kafka.groups,
         )
         await self._stack.enter_async_context(expiry)
-        users = UserStore(local.kv)
+        users, rules = UserStore(local.kv), RuleStore(local.meta, local.cache)
         self.broker = KafkaBroker(
             storage,
             config=config.kafka,
@@ -108,6 +110,8 @@ class Node:
             clock=local.clock,
             authenticator=self._authenticator(users),
             tls=tls,
+            certificate_names=names,
+            authorizer=self._authorizer(rules),
             shown=self._shown(),
         )
         await self.broker.start()
@@ -185,6 +189,22 @@ class Node:
         from firnmq.brokers.security.tls import server_context
 
         return server_context(security.tls_certificate, security.tls_key, security.tls_client_ca)
+
+    def _certificate_names(self) -> CertificateNames | None:
+        security = self.config.security
+        names = CertificateNames(security.certificate_names)  # Checked in any case.
+        return None if security.tls_client_ca is None else names
+
+    def _authorizer(self, rules: RuleStore) -> Authorizer | None:
+        security = self.config.security
+        if not security.authorization:
+            return None
+        if not rules.index.rules and not security.super_users:
+            _log.warning(
+                "no_rules",
+                hint="no client may do anything; firn acl add, or super_users, allows some",
+            )
+        return Authorizer(rules, security.super_users)
 
     def _authenticator(self, users: UserStore) -> Authenticator | None:
         mechanisms = self.config.security.sasl_mechanisms

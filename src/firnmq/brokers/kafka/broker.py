@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from time import monotonic, perf_counter
 from typing import Any
 
+from firnmq.brokers.kafka.access.changes import AUDITED, names_of_changes
+from firnmq.brokers.kafka.access.guard import Guard
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.configs import LOG_DIRS
 from firnmq.brokers.kafka.connections.codec_thread import CodecThread
@@ -16,6 +19,7 @@ from firnmq.brokers.kafka.connections.long_requests import LongRequests
 from firnmq.brokers.kafka.connections.sasl import SaslSession
 from firnmq.brokers.kafka.connections.sasl_gate import SaslGate
 from firnmq.brokers.kafka.groups import GroupCoordinator
+from firnmq.brokers.kafka.handlers.acls import AclHandler
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
 from firnmq.brokers.kafka.handlers.fetch import FetchHandler, request_bytes
 from firnmq.brokers.kafka.handlers.fetch_quick import QuickFetch
@@ -44,6 +48,7 @@ from firnmq.brokers.kafka.protocol import (
     refuse_api_versions,
 )
 from firnmq.brokers.kafka.protocol.messages import (
+    acls,
     admin,
     groups,
     metadata,
@@ -64,6 +69,9 @@ from firnmq.brokers.net.listener import ConnectionCounter, Listener
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.brokers.net.memory_pressure import MemoryPressure
 from firnmq.brokers.security import Authenticator
+from firnmq.brokers.security.acl import Authorizer
+from firnmq.brokers.security.audit import AuditLog
+from firnmq.brokers.security.principal import ANONYMOUS, CertificateNames, user_principal
 from firnmq.clock import Clock
 from firnmq.errors import CannotListen
 from firnmq.eventlog import EventLogger
@@ -96,15 +104,23 @@ class KafkaBroker:
         clock: Clock,
         authenticator: Authenticator | None = None,
         tls: ssl.SSLContext | None = None,
+        certificate_names: CertificateNames | None = None,
+        authorizer: Authorizer | None = None,
+        audit: AuditLog | None = None,
         shown: Mapping[str, str] | None = None,
     ) -> None:
-        """`shown`: what clients that describe the broker are told beside its settings."""
+        """`certificate_names`: what clients are called that show a certificate; without an
+        `authorizer` all may do everything. `shown`: what clients that describe the broker are told
+        beside its settings."""
         self._config = config
         self._connections: set[KafkaConnection] = set()
         self._left_behind: set[asyncio.Task[None]] = set()
         """Those that carry out requests of clients that are gone."""
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._authenticator = authenticator
+        self._certificate_names = certificate_names
+        self._authorizer = authorizer
+        self.audit = audit or AuditLog()
         self.statistics = BrokerStatistics()
         self.limits = LimitLog("kafka", self.statistics.limit_hit, monotonic)
         self.budget = ByteBudget(config.total_bytes_in_flight_max)
@@ -122,8 +138,12 @@ class KafkaBroker:
         self._frames = CodecThread()
         self._long_requests = LongRequests(self.limits, config.frame_bytes_max)
         self.turns = turns = Turns()
-        self._gate = SaslGate(config, self.statistics, self._frames, self._enter_share)
+        self._gate = SaslGate(config, self.statistics, self._frames, self._admitted)
         self.address = Address(config.advertised_host or config.host, config.port)
+        self._guard = None
+        if authorizer is not None:
+            self._guard = Guard(storage, config, turns, self.audit)
+            self._follow_rules(authorizer)
         self._transactions = transaction_coordinator
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
@@ -144,6 +164,7 @@ class KafkaBroker:
             ),
             topic=TopicHandler(storage, config, turns),
             configs=ConfigHandler(storage, config, self.address, turns, shown),
+            acl=AclHandler(None if authorizer is None else authorizer.rules, turns),
             producer=ProducerHandler(producer_ids, transaction_coordinator),
             transaction=TransactionHandler(
                 storage, transaction_coordinator, coordinator, group_offsets, clock, turns
@@ -198,10 +219,35 @@ class KafkaBroker:
     def connected(self, client: KafkaConnection) -> None:
         self._connections.add(client)
         self._enter_share(client, "")
+        names = self._certificate_names
+        self._identify(client, ANONYMOUS if names is None else names.principal(client.certificate))
         self.statistics.accepted_count += 1
         if self._authenticator is not None:
             client.sasl = SaslSession(self._authenticator, client.peer)
             client.limit_frames(self._config.handshake_frame_bytes_max)
+
+    def _identify(self, client: KafkaConnection, principal: str) -> None:
+        client.principal = principal
+        if self._authorizer is not None:
+            client.access = self._authorizer.access(principal, client.peer)
+
+    def _admitted(self, client: KafkaConnection, user: str) -> None:
+        self._enter_share(client, user)
+        self._identify(client, user_principal(user))
+
+    def _follow_rules(self, authorizer: Authorizer) -> None:
+        """When the rules change, requests like those before are judged again."""
+        loop = asyncio.get_running_loop()
+
+        def forget() -> None:
+            for client in self._connections:
+                client.produce_route = client.fetch_route = None
+
+        def changed() -> None:
+            with suppress(RuntimeError):  # The loop is closed: there are no clients.
+                loop.call_soon_threadsafe(forget)
+
+        authorizer.rules.listen(changed)
 
     def _enter_share(self, client: KafkaConnection, user: str) -> None:
         """Counts the requests of a connection with those of the same address and user."""
@@ -297,20 +343,45 @@ class KafkaBroker:
         except RequestTooLong as error:
             await client.wait_answered()
             return self._long_requests.answer(frame, error, client.peer)
+        guard = self._guard
         if isinstance(request, produce_fetch.ProduceRequest):
-            self._fast_produce.learn(frame, header, request, client)
-            answer = await self._produce.begin(header, request)
+            if guard is None:
+                self._fast_produce.learn(frame, header, request, client)
+                answer = await self._produce.begin(header, request)
+            else:
+                client.produce_route = None
+                if guard.may_repeat_produce(request, client):
+                    self._fast_produce.learn(frame, header, request, client)
+                answer = await guard.produce(header, request, client, self._produce.begin)
             return self._finish_produce(header, request.acks, answer, started_s, is_long)
         await client.wait_answered()
         if isinstance(request, produce_fetch.FetchRequest):
-            self._quick_fetch.learn(frame, header, request, client)
+            if guard is None or guard.may_repeat_fetch(request, client):
+                self._quick_fetch.learn(frame, header, request, client)
+            else:
+                client.fetch_route = None
         handler = self._handlers[type(request)]
         if isinstance(request, _WAITING) or getattr(request, "validate_only", False):
             if client.is_ending:
                 return None
             client.may_give_up()
-        response = await handler(request, header, client)
+        if guard is None:
+            response = await handler(request, header, client)
+        else:
+            response = await guard.handle(
+                request, header, client, lambda left: handler(left, header, client)
+            )
+        if header.api_key in AUDITED:
+            self._note_changes(header, request, response, client)
         return await self._answer(header, response, started_s, is_long)
+
+    def _note_changes(
+        self, header: RequestHeader, request: Message, response: Message, client: KafkaConnection
+    ) -> None:
+        names = names_of_changes(header.api_key, request, response)
+        if names:
+            what = ApiKey(header.api_key).name.lower()
+            self.audit.changed(client.principal, client.peer, what, names)
 
     async def _finish_produce(
         self,
@@ -341,6 +412,7 @@ def _routes(
     offset: OffsetHandler,
     topic: TopicHandler,
     configs: ConfigHandler,
+    acl: AclHandler,
     producer: ProducerHandler,
     transaction: TransactionHandler,
 ) -> dict[type[Message], Handler]:
@@ -406,6 +478,9 @@ def _routes(
         admin.DescribeConfigsRequest: _plain(configs.describe),
         admin.AlterConfigsRequest: _plain(configs.alter),
         admin.IncrementalAlterConfigsRequest: _plain(configs.alter_some),
+        acls.DescribeAclsRequest: _plain(acl.describe),
+        acls.CreateAclsRequest: _plain(acl.create),
+        acls.DeleteAclsRequest: _plain(acl.delete),
         transactions.InitProducerIdRequest: init_producer_id,
         transactions.AddPartitionsToTxnRequest: _versioned(transaction.add_partitions),
         transactions.AddOffsetsToTxnRequest: _versioned(transaction.add_offsets),

@@ -10,6 +10,7 @@ from typing import Final
 
 from firnmq.brokers.kafka.protocol import ApiKey, Message
 from firnmq.brokers.kafka.protocol.messages import (
+    acls,
     admin,
     groups,
     metadata,
@@ -105,6 +106,8 @@ _NESTED: Final[dict[type[Message], tuple[str, ...]]] = {
     offsets.OffsetCommitResponse: ("topics", "partitions"),
     offsets.OffsetFetchResponse: ("topics", "partitions"),
     offsets.OffsetDeleteResponse: ("topics", "partitions"),
+    acls.CreateAclsResponse: ("results",),
+    acls.DeleteAclsResponse: ("filter_results",),
     admin.CreateTopicsResponse: ("topics",),
     tools.DescribeLogDirsResponse: ("results",),
     tools.DescribeProducersResponse: ("topics", "partitions"),

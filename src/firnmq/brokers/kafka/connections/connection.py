@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.connections import states as after
@@ -39,9 +39,9 @@ from firnmq.eventlog import EventLogger
 if TYPE_CHECKING:
     from firnmq.brokers.kafka.handlers.fetch_quick import FetchRoute
     from firnmq.brokers.kafka.handlers.produce_fast import ProduceRoute
+    from firnmq.brokers.security.acl import Access
 
 _LENGTH_BYTES = 4
-
 _FIRST_BYTES = 1024
 """Of a frame that is too large: enough to say in an answer what is wrong."""
 _REFUSED_FRAMES = 2
@@ -99,21 +99,22 @@ class KafkaConnection(asyncio.BufferedProtocol, ServedConnection):
         self.takes_ranges = False
         """Whether responses may hold parts of files."""
         self.task: asyncio.Task[None] | None = None
-        self.peer = ""
+        self.peer = self.principal = ""  # The principal is set by the dispatcher.
+        self.certificate: Mapping[str, Any] | None = None
         self.when_lost: Callable[[], None] | None = None  # Set by the listener, which counts.
         self.made_s = self.last_active_s = 0.0
         self.has_asked = False
         self.sasl: SaslSession | None = None
         """Set by the dispatcher where clients must say who they are."""
+        self.access: Access | None = None
+        """Set by the dispatcher where clients may not do everything."""
         self.limit_frames(config.frame_bytes_max)
+        # Kept for the dispatcher: where produce requests go, and what fetch requests read.
         self.produce_route: ProduceRoute | None = None
-        """Kept for the dispatcher: where this client's produce requests go."""
         self.fetch_route: FetchRoute | None = None
-        """Kept for the dispatcher: what this client's fetch requests read."""
         self.fetch_first: tuple[str, int] | None = None
         """Kept for the dispatcher: which of this client's partitions is read first."""
-        self._waiting: WaitingAnswer | None = None
-        """The answer that whatever comes next has to wait for."""
+        self._waiting: WaitingAnswer | None = None  # What comes next has to wait for it.
         self._fd = -1
         """Where small answers can be written at once; -1 if the transport must do it."""
 
@@ -125,6 +126,7 @@ class KafkaConnection(asyncio.BufferedProtocol, ServedConnection):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
+        self.certificate = transport.get_extra_info("peercert")
         self.takes_ranges = takes_ranges(transport)
         if self.takes_ranges:
             self._fd = transport.get_extra_info("socket").fileno()
@@ -583,8 +585,6 @@ class KafkaConnection(asyncio.BufferedProtocol, ServedConnection):
         self._limits.hit("memory", self.peer, reason="other clients need its memory")
         self.abort()
         return coming_bytes
-
-    # ------------------------------------------------------------------------------------------
 
     def close_when_answered(self) -> None:
         """Closes the connection once the request that is being handled has its response."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from firnmq.brokers.kafka.protocol.messages import (
+    acls,
     admin,
     groups,
     metadata,
@@ -42,6 +43,9 @@ REQUESTS: Final[dict[int, type[Message]]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: transactions.AddOffsetsToTxnRequest,
     ApiKey.END_TXN: transactions.EndTxnRequest,
     ApiKey.TXN_OFFSET_COMMIT: transactions.TxnOffsetCommitRequest,
+    ApiKey.DESCRIBE_ACLS: acls.DescribeAclsRequest,
+    ApiKey.CREATE_ACLS: acls.CreateAclsRequest,
+    ApiKey.DELETE_ACLS: acls.DeleteAclsRequest,
     ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsRequest,
     ApiKey.ALTER_CONFIGS: admin.AlterConfigsRequest,
     ApiKey.SASL_AUTHENTICATE: security.SaslAuthenticateRequest,
@@ -85,6 +89,9 @@ RESPONSES: Final[dict[int, type[Message]]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: transactions.AddOffsetsToTxnResponse,
     ApiKey.END_TXN: transactions.EndTxnResponse,
     ApiKey.TXN_OFFSET_COMMIT: transactions.TxnOffsetCommitResponse,
+    ApiKey.DESCRIBE_ACLS: acls.DescribeAclsResponse,
+    ApiKey.CREATE_ACLS: acls.CreateAclsResponse,
+    ApiKey.DELETE_ACLS: acls.DeleteAclsResponse,
     ApiKey.DESCRIBE_CONFIGS: admin.DescribeConfigsResponse,
     ApiKey.ALTER_CONFIGS: admin.AlterConfigsResponse,
     ApiKey.SASL_AUTHENTICATE: security.SaslAuthenticateResponse,

@@ -50,6 +50,8 @@ _ADMINISTRATION: Final = frozenset(
         ApiKey.DELETE_TOPICS,
         ApiKey.DELETE_RECORDS,
         ApiKey.CREATE_PARTITIONS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
         ApiKey.DESCRIBE_CONFIGS,
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,

@@ -45,6 +45,9 @@ class ApiKey(enum.IntEnum):
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -104,6 +107,9 @@ ADVERTISED: Final[dict[int, ApiVersions]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: ApiVersions(0, 4, 3),
     ApiKey.END_TXN: ApiVersions(0, 4, 3),
     ApiKey.TXN_OFFSET_COMMIT: ApiVersions(0, 5, 3),
+    ApiKey.DESCRIBE_ACLS: ApiVersions(1, 3, 2),
+    ApiKey.CREATE_ACLS: ApiVersions(1, 3, 2),
+    ApiKey.DELETE_ACLS: ApiVersions(1, 3, 2),
     ApiKey.DESCRIBE_CONFIGS: ApiVersions(1, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiVersions(0, 2, 2),
     ApiKey.SASL_AUTHENTICATE: ApiVersions(0, 2, 2),

@@ -1,0 +1,102 @@
+"""One request under judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from msgspec import structs
+
+from firnmq.brokers.kafka.access.table import CODES, Need
+from firnmq.brokers.kafka.protocol import ApiKey, ErrorCode, Message
+from firnmq.brokers.net.loop_turns import Turns
+from firnmq.brokers.security.acl import CLUSTER_NAME, Access
+from firnmq.brokers.security.audit import NAMES_SHOWN_MAX, AuditLog
+
+ItemT = TypeVar("ItemT")
+MessageT = TypeVar("MessageT", bound=Message)
+Proceed: TypeAlias = Callable[[Message], Awaitable[Message]]
+"""Carries out the request, or what is left of it."""
+
+
+class Topics(Protocol):
+    """What is known of topics, whether or not the client may know it."""
+
+    def name_of(self, topic_id: str) -> str | None:
+        """The name of the topic with an id."""
+
+    def is_created_when_named(self, name: str) -> bool:
+        """Whether Metadata that allows it creates a topic of this name."""
+
+
+class Asked:
+    """What a request may do. What is refused is noted for the audit log."""
+
+    __slots__ = ("_access", "_refused", "api", "topics", "turns", "version")
+
+    def __init__(
+        self, api: ApiKey, version: int, access: Access, topics: Topics, turns: Turns
+    ) -> None:
+        self.api = api
+        self.version = version
+        self.topics = topics
+        self.turns = turns
+        self._access = access
+        self._refused: dict[Need, dict[str, None]] = {}
+        """Names by what was refused; not many more than are shown."""
+
+    def may(self, need: Need, name: str = CLUSTER_NAME) -> bool:
+        if self._access.allows(need.operation, need.kind, name):
+            return True
+        names = self._refused.setdefault(need, {})
+        if len(names) <= NAMES_SHOWN_MAX:
+            names[name] = None
+        return False
+
+    def sees(self, need: Need, name: str = CLUSTER_NAME) -> bool:
+        """The same, where a client is refused nothing but shown less."""
+        return self._access.allows(need.operation, need.kind, name)
+
+    def sees_any(self, need: Need) -> bool:
+        return self._access.allows_any(need.operation, need.kind)
+
+    def operations(self, need: Need, name: str = CLUSTER_NAME) -> int:
+        """What the client may do with a resource of the need's type, as a bit set."""
+        return self._access.operations(need.kind, name)
+
+    def refusal(self, need: Need, name: str = CLUSTER_NAME) -> ErrorCode:
+        """The error code if the client may not, else NONE."""
+        return ErrorCode.NONE if self.may(need, name) else CODES[need.kind]
+
+    async def split(
+        self, need: Need, items: Iterable[ItemT], name_of: Callable[[ItemT], str]
+    ) -> tuple[list[ItemT], list[ItemT]]:
+        """Those that the client may, and the others."""
+        allowed: list[ItemT] = []
+        refused: list[ItemT] = []
+        async for item in self.turns.over(items):
+            (allowed if self.may(need, name_of(item)) else refused).append(item)
+        return allowed, refused
+
+    def report(self, audit: AuditLog) -> None:
+        """Notes in the audit log what was refused."""
+        for need, names in self._refused.items():
+            audit.refused(
+                self._access.principal,
+                self._access.host,
+                self.api.name.lower(),
+                need.operation.name.lower(),
+                need.kind.name.lower(),
+                list(names),
+            )
+
+
+def replaced(message: MessageT, **fields: object) -> MessageT:
+    """A copy with other values of some fields."""
+    return structs.replace(message, **fields)  # type: ignore[type-var]
+
+
+def joined(response: Any, **fields: object) -> Message:
+    """A handler's answer with other values of some fields."""
+    message: Message = structs.replace(response, **fields)
+    return message
