@@ -20,11 +20,14 @@ TIMEOUT_S = 60
 class Wire:
     """One connection. An answer of None means that the node has closed it."""
 
-    def __init__(self, node: Served, authority: Authority | None) -> None:
+    def __init__(
+        self, node: Served, authority: Authority | None, context: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = node.kafka.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
         if authority is not None:
-            context = ssl.create_default_context(cafile=str(authority.certificate))
+            if context is None:
+                context = ssl.create_default_context(cafile=str(authority.certificate))
             self._socket = context.wrap_socket(self._socket, server_hostname=host)
 
     def ask(self, api_key: int, version: int, request: Message) -> Message | None:

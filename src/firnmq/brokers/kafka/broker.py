@@ -228,6 +228,7 @@ class KafkaBroker:
 
     def _identify(self, client: KafkaConnection, principal: str) -> None:
         client.principal = principal
+        client.produce_route = client.fetch_route = None
         if self._authorizer is not None:
             client.access = self._authorizer.access(principal, client.peer)
 

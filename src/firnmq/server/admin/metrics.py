@@ -114,6 +114,19 @@ class Metrics:
             "Clients that did not prove who they are.",
             numbers.authentication_failed_count,
         )
+        audit = broker.audit
+        yield _counter("firn_audit_changes", "Administrative changes.", audit.change_count)
+        denied = CounterMetricFamily(
+            "firn_audit_refusals",
+            "Requests that were refused to clients without the right.",
+            labels=["operation", "resource"],
+        )
+        for (operation, kind), count in audit.refusals.items():
+            denied.add_metric([operation, kind], count)
+        yield denied
+        yield _counter(
+            "firn_audit_suppressed", "Audit lines left out, too many.", audit.suppressed_count
+        )
         yield _gauge(
             "firn_bytes_in_flight", "Bytes of unanswered requests.", broker.budget.used_bytes
         )
