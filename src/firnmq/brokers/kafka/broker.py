@@ -422,20 +422,6 @@ def _routes(
     async def api_versions(request: Any, header: Any, client: Any) -> Message:
         return api_versions_response()
 
-    async def handshake(request: Any, header: Any, client: KafkaConnection) -> Message:
-        client.close_when_answered()
-        return security.SaslHandshakeResponse(
-            error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[]
-        )
-
-    async def authenticate(request: Any, header: Any, client: KafkaConnection) -> Message:
-        client.close_when_answered()
-        return security.SaslAuthenticateResponse(
-            error_code=ErrorCode.ILLEGAL_SASL_STATE,
-            error_message="there is nothing to authenticate on this connection",
-            auth_bytes=b"",
-        )
-
     async def join(request: Any, header: RequestHeader, client: KafkaConnection) -> Message:
         client_id, owner = header.client_id or "", _owner_of(client)
         return await group.join(request, header.api_version, client_id, client.peer, owner)
@@ -454,8 +440,8 @@ def _routes(
 
     return {
         metadata.ApiVersionsRequest: api_versions,
-        security.SaslHandshakeRequest: handshake,
-        security.SaslAuthenticateRequest: authenticate,
+        security.SaslHandshakeRequest: _handshake,
+        security.SaslAuthenticateRequest: _authenticate,
         metadata.MetadataRequest: _versioned(metadata_handler.metadata),
         metadata.DescribeClusterRequest: _plain(metadata_handler.describe_cluster),
         metadata.FindCoordinatorRequest: _versioned(metadata_handler.find_coordinator),
@@ -502,6 +488,20 @@ def _tool_routes(tool: ToolHandler, transaction: TransactionLookup) -> dict[type
         tools.ListTransactionsRequest: _plain(transaction.list),
         tools.DescribeTransactionsRequest: _plain(transaction.describe),
     }
+
+
+async def _handshake(request: Any, header: Any, client: KafkaConnection) -> Message:
+    client.close_when_answered()
+    return security.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+
+
+async def _authenticate(request: Any, header: Any, client: KafkaConnection) -> Message:
+    client.close_when_answered()
+    return security.SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE,
+        error_message="there is nothing to authenticate on this connection",
+        auth_bytes=b"",
+    )
 
 
 def _owner_of(client: KafkaConnection) -> str:
