@@ -71,6 +71,8 @@ def http() -> str:
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     lines = [f"### {method} {path}", "", operation["summary"]]
+    if "x-role" in operation:
+        lines[-1] += f" Role: {operation['x-role']}."
     query = [each for each in operation.get("parameters", []) if each["in"] == "query"]
     if query:
         lines += ["", "| parameter | meaning |", "|---|---|"]

@@ -28,6 +28,7 @@ from firnmq.errors import FirnError
 from firnmq.interrupts import STOPPED, raising_interrupts, release_termination, stopped_text
 
 COMMANDS = {
+    "acl": "Say which Kafka clients may do what.",
     "completion": "Print a script that makes a shell complete commands, options and topics.",
     "config": "Show and change the options of topics on a running node.",
     "delete": "Delete records of a topic; no read shows them from then on.",

@@ -49,6 +49,9 @@ class AdminConfig:
     token_file: Path | None = None
     """A file with a secret of one line; requests must then carry it as a bearer token. Without
     the file, a node whose Kafka clients must authenticate makes a token in its data directory."""
+    tokens_file: Path | None = None
+    """A file with tokens that may do less, one on each line: a name, a role (`read`, `operate` or
+    `administer`), and the token, separated by spaces. It is read at the start."""
     connections_max: int = 256
     """Connections, and requests under way. Beyond it a connection that waits for its next request
     is closed for a new one; if there is none, new ones may ask for health only."""

@@ -312,6 +312,48 @@ class UserChanged(msgspec.Struct, frozen=True, kw_only=True):
     """added, changed or removed."""
 
 
+class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may do what."""
+
+    principal: str
+    """`User:ann`, or `User:*`."""
+    operation: str
+    """all, read, write, create, delete, alter, describe, cluster_action, describe_configs,
+    alter_configs, idempotent_write."""
+    resource_type: str
+    """topic, group, transactional_id or cluster."""
+    name: str
+    """Of the resource; `*` is every name, `kafka-cluster` the cluster."""
+    pattern: str = "literal"
+    """literal, or prefixed: every name that begins with this one."""
+    host: str = "*"
+    """An IP address, or `*`."""
+    permission: str = "allow"
+    """allow or deny."""
+
+
+class NewRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    rules: list[AccessRule]
+
+
+class RulesAdded(msgspec.Struct, frozen=True, kw_only=True):
+    added: int
+    """How many were not there before."""
+
+
+class RuleSelection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which rules are meant; without any field `all` must be true."""
+
+    principal: str | None = None
+    operation: str | None = None
+    resource_type: str | None = None
+    name: str | None = None
+    pattern: str | None = None
+    host: str | None = None
+    permission: str | None = None
+    all: bool = False
+
+
 class UploadRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which waiting segments are to be uploaded now, without their delay."""
 

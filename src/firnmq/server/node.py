@@ -132,6 +132,7 @@ class Node:
                 coordinator=coordinator,
                 offsets=offsets,
                 users=users,
+                rules=rules,
                 started_ms=local.clock.now_ms(),
                 answer_command=self._answer_command,
                 stopping=self.admin.stopping,

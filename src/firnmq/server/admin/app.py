@@ -13,20 +13,21 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from firnmq.adapter import TopicCatalog
 from firnmq.config import AdminConfig
 from firnmq.disk import call_blocking
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
+from firnmq.server.admin.endpoints.rules import RuleAdmin
 from firnmq.server.admin.endpoints.tiering import TierAdmin
 from firnmq.server.admin.endpoints.topics import TopicAdmin
 from firnmq.server.admin.endpoints.users import UserAdmin
 from firnmq.server.admin.errors import Refused, status_of
-from firnmq.server.admin.http.guard import JSON, AccessGuard
+from firnmq.server.admin.http.guard import JSON, AccessGuard, check_role
 from firnmq.server.admin.http.limits import BodyBudget
 from firnmq.server.admin.http.places import SharedPlaces, StreamTurn
+from firnmq.server.admin.http.token import Role, Tokens
 from firnmq.server.admin.metrics import CONTENT_TYPE, Metrics
 from firnmq.server.admin.openapi import openapi
 from firnmq.server.admin.parts import NodeParts
@@ -50,13 +51,14 @@ _OBJECTS_MAX = 1_000_000
 _log = EventLogger("admin")
 
 
-def admin_app(parts: NodeParts, token: bytes | None, streams: SharedPlaces) -> Starlette:
+def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starlette:
     """`streams`: places of pages of records that clients have not taken."""
     groups, topics = GroupAdmin(parts), TopicAdmin(parts)
     table = endpoints(
         topics,
         groups,
         UserAdmin(parts.users, parts.broker),
+        RuleAdmin(parts.rules),
         TierAdmin(parts),
         LakeAdmin(parts),
         lambda: node_status(parts),
@@ -64,7 +66,7 @@ def admin_app(parts: NodeParts, token: bytes | None, streams: SharedPlaces) -> S
     admin = parts.config.admin
     bodies = BodyBudget(admin.body_bytes_total_max, body_bytes_max=admin.body_bytes_max)
     metrics = Metrics(parts, groups, bodies)
-    guard = _Guard(admin, token, parts.storage.catalog, bodies, streams)
+    guard = _Guard(admin, tokens, parts, bodies, streams)
     installed = version("firnmq")
     document = msgspec.json.encode(openapi(table, installed))
 
@@ -117,25 +119,26 @@ class _Guard:
     def __init__(
         self,
         config: AdminConfig,
-        token: bytes | None,
-        catalog: TopicCatalog,
+        tokens: Tokens,
+        parts: NodeParts,
         bodies: BodyBudget,
         streams: SharedPlaces,
     ) -> None:
         self._config = config
         self._streams = streams
-        self._catalog = catalog
-        self._access = AccessGuard(config, token)
+        self._catalog = parts.storage.catalog
+        self._audit = parts.broker.audit
+        self._access = AccessGuard(config, tokens)
         self._bodies = bodies
         self._decoding = SharedPlaces(1)
         self.documents = SharedPlaces(_DOCUMENTS_MAX)
 
     def open(self, answer: Answer) -> Answer:
         """For what needs no token."""
-        return self._answered(answer, needs_token=False)
+        return self._answered(answer, None)
 
-    def closed(self, answer: Answer) -> Answer:
-        return self._answered(answer, needs_token=True)
+    def closed(self, answer: Answer, role: Role = Role.READ) -> Answer:
+        return self._answered(answer, role)
 
     def endpoint(self, endpoint: Endpoint) -> Answer:
         async def answer(request: Request) -> Response:
@@ -159,9 +162,11 @@ class _Guard:
                 result = await endpoint.answer(call)
             if not request.url.path.endswith(_NO_CHANGES):
                 _log.info("admin_change", method=request.method, path=request.url.path)
+                who, what = f"token {request.state.caller}", f"{request.method} {endpoint.path}"
+                self._audit.changed(who, _address(request), what, [request.url.path])
             return _json(result)
 
-        return self.closed(answer)
+        return self.closed(answer, endpoint.role)
 
     def command(self, printed: Callable[[CommandLine], Awaitable[bytes | None]]) -> Answer:
         """Answers a command line with the command's output, or with 204 if the command must run in
@@ -215,15 +220,12 @@ class _Guard:
             _log.error("admin_request_failed", path=path, error=str(error))
         return Failure(error=type(error).__name__, message=str(error)), status
 
-    def _answered(self, answer: Answer, *, needs_token: bool) -> Answer:
+    def _answered(self, answer: Answer, role: Role | None) -> Answer:
+        """`role`: what a request needs; None if it needs no token."""
+
         async def run(request: Request) -> Response:
             try:
-                self._access.check(
-                    request.method,
-                    request.headers.items(),
-                    http_version=request.scope["http_version"],
-                    needs_token=needs_token,
-                )
+                self._check(request, role)
                 return await answer(request)
             except FirnError as error:
                 return _json(*self._failure(error, request.url.path))
@@ -231,6 +233,26 @@ class _Guard:
                 return Response(status_code=400)
 
         return run
+
+    def _check(self, request: Request, role: Role | None) -> None:
+        caller = None
+        try:
+            caller = self._access.check(
+                request.method,
+                request.headers.items(),
+                http_version=request.scope["http_version"],
+                needs_token=role is not None,
+            )
+            request.state.caller = caller.name
+            if role is not None:
+                check_role(caller, role)
+        except Refused as error:
+            if role is not None and error.status in (401, 403):
+                who = "unknown" if caller is None else f"token {caller.name}"
+                names = [request.url.path]
+                needed = role.name.lower()
+                self._audit.refused(who, _address(request), request.method, needed, "http", names)
+            raise
 
     async def _body(self, request: Request, kind: type[S], count: Callable[[int], None]) -> S:
         limit = self._config.body_bytes_max

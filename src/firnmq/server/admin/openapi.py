@@ -55,6 +55,7 @@ def _operation(endpoint: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
         answer = {"application/x-ndjson": answer["application/json"]}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
+        "x-role": endpoint.role.name.lower(),
         "parameters": parameters,
         "responses": {
             "200": {"description": "Done.", "content": answer},

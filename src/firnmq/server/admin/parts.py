@@ -11,6 +11,7 @@ from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.offsets import GroupOffsets
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.security import UserStore
+from firnmq.brokers.security.acl import RuleStore
 from firnmq.server.documents import CommandLine
 from firnmq.server.local import LocalStore
 from firnmq.server.reading import Reading
@@ -33,6 +34,7 @@ class NodeParts:
     coordinator: GroupCoordinator
     offsets: GroupOffsets
     users: UserStore
+    rules: RuleStore
     started_ms: int
     answer_command: AnswerCommand | None
     """Answers short commands; None if all run in their own processes."""

@@ -11,12 +11,15 @@ import msgspec
 from firnmq.lake.plans.plan import Plan, Wanted
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
+from firnmq.server.admin.endpoints.rules import RuleAdmin
 from firnmq.server.admin.endpoints.tiering import TierAdmin
 from firnmq.server.admin.endpoints.topics import TopicAdmin
 from firnmq.server.admin.endpoints.users import UserAdmin
 from firnmq.server.admin.http.places import StreamTurn
+from firnmq.server.admin.http.token import Role
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.documents import (
+    AccessRule,
     Deletion,
     GroupDeleted,
     GroupDescription,
@@ -24,12 +27,15 @@ from firnmq.server.documents import (
     LakeProgress,
     NewPassword,
     NewRecords,
+    NewRules,
     NewTopic,
     NodeStatus,
     OffsetMoved,
     OffsetReset,
     OptionChanges,
     Placement,
+    RulesAdded,
+    RuleSelection,
     ScrubRequest,
     Segment,
     ShardDeletion,
@@ -77,6 +83,8 @@ class Endpoint:
     """A path and method; `takes` and `gives` are the types of the bodies."""
 
     method: str
+    role: Role
+    """What a token needs."""
     path: str
     summary: str
     gives: Any
@@ -91,6 +99,7 @@ def endpoints(
     topics: TopicAdmin,
     groups: GroupAdmin,
     users: UserAdmin,
+    rules: RuleAdmin,
     tier: TierAdmin,
     lake: LakeAdmin,
     status: Callable[[], NodeStatus],
@@ -98,6 +107,7 @@ def endpoints(
     return [
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/node",
             summary="The node: where it listens, what it holds, how busy it is.",
             gives=NodeStatus,
@@ -107,6 +117,7 @@ def endpoints(
         *_record_endpoints(topics),
         *_group_endpoints(groups),
         *_user_endpoints(users),
+        *_rule_endpoints(rules),
         *_tier_endpoints(tier),
         *_lake_endpoints(lake),
     ]
@@ -116,6 +127,7 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
     return [
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/topics",
             summary="All topics.",
             gives=list[TopicSummary],
@@ -123,6 +135,7 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="POST",
+            role=Role.OPERATE,
             path="/v1/topics",
             summary="Create a topic.",
             takes=NewTopic,
@@ -131,6 +144,7 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/topics/{topic}",
             summary="A topic's options, and the offsets and sizes of its shards.",
             gives=TopicDescription,
@@ -138,6 +152,7 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="DELETE",
+            role=Role.OPERATE,
             path="/v1/topics/{topic}",
             summary="Delete a topic with all its records.",
             gives=TopicDeleted,
@@ -145,6 +160,7 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/topics/{topic}/config",
             summary="A topic's options.",
             gives=TopicOptions,
@@ -152,6 +168,7 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="PATCH",
+            role=Role.OPERATE,
             path="/v1/topics/{topic}/config",
             summary="Change some of a topic's options.",
             takes=OptionChanges,
@@ -183,6 +200,7 @@ def _record_endpoints(topics: TopicAdmin) -> list[Endpoint]:
     return [
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/topics/{topic}/segments",
             summary="A topic's segments.",
             gives=list[Segment],
@@ -191,6 +209,7 @@ def _record_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/topics/{topic}/records",
             summary="Records by offset, key, tag or time, as lines of JSON. An empty line shows "
             "that the node is still there; a last line with `error` tells why it stopped.",
@@ -202,6 +221,7 @@ def _record_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="POST",
+            role=Role.OPERATE,
             path="/v1/topics/{topic}/records",
             summary="Store records; the answer comes once they are durable.",
             takes=NewRecords,
@@ -210,6 +230,7 @@ def _record_endpoints(topics: TopicAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="POST",
+            role=Role.OPERATE,
             path="/v1/topics/{topic}/deletions",
             summary="Delete records by key, by offset or before one; the answer comes once they "
             "are gone from every read, durably.",
@@ -225,6 +246,7 @@ def _group_endpoints(groups: GroupAdmin) -> list[Endpoint]:
     return [
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/groups",
             summary="All consumer groups.",
             gives=list[GroupSummary],
@@ -232,6 +254,7 @@ def _group_endpoints(groups: GroupAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="POST",
+            role=Role.OPERATE,
             path="/v1/groups/{group}/offsets",
             summary="Move the offsets of a group that is not in use, or say what that would do.",
             takes=OffsetReset,
@@ -240,6 +263,7 @@ def _group_endpoints(groups: GroupAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/groups/{group}",
             summary="A group's members, its committed offsets and its lag.",
             gives=GroupDescription,
@@ -247,6 +271,7 @@ def _group_endpoints(groups: GroupAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="DELETE",
+            role=Role.OPERATE,
             path="/v1/groups/{group}",
             summary="Delete a group that is not in use, with its offsets.",
             gives=GroupDeleted,
@@ -259,6 +284,7 @@ def _user_endpoints(users: UserAdmin) -> list[Endpoint]:
     return [
         Endpoint(
             method="GET",
+            role=Role.ADMINISTER,
             path="/v1/users",
             summary="Users of the Kafka listener.",
             gives=list[User],
@@ -266,6 +292,7 @@ def _user_endpoints(users: UserAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="PUT",
+            role=Role.ADMINISTER,
             path="/v1/users/{user}",
             summary="Add a user, or give one another password.",
             takes=NewPassword,
@@ -274,6 +301,7 @@ def _user_endpoints(users: UserAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="DELETE",
+            role=Role.ADMINISTER,
             path="/v1/users/{user}",
             summary="Remove a user and close the user's connections.",
             gives=UserChanged,
@@ -282,10 +310,42 @@ def _user_endpoints(users: UserAdmin) -> list[Endpoint]:
     ]
 
 
+def _rule_endpoints(rules: RuleAdmin) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            role=Role.ADMINISTER,
+            path="/v1/rules",
+            summary="Who may do what: every rule.",
+            gives=list[AccessRule],
+            answer=_async(lambda _: rules.all()),
+        ),
+        Endpoint(
+            method="POST",
+            role=Role.ADMINISTER,
+            path="/v1/rules",
+            summary="Add rules, all or none; one that is there already is no error.",
+            takes=NewRules,
+            gives=RulesAdded,
+            answer=lambda call: rules.add(call.body),
+        ),
+        Endpoint(
+            method="POST",
+            role=Role.ADMINISTER,
+            path="/v1/rules/removals",
+            summary="Remove the rules that have every field that is given; answers with them.",
+            takes=RuleSelection,
+            gives=list[AccessRule],
+            answer=lambda call: rules.remove(call.body),
+        ),
+    ]
+
+
 def _tier_endpoints(tier: TierAdmin) -> list[Endpoint]:
     return [
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/tier",
             summary="The object store: what is there, what waits and why.",
             gives=TierStatus,
@@ -293,6 +353,7 @@ def _tier_endpoints(tier: TierAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="POST",
+            role=Role.OPERATE,
             path="/v1/tier/upload",
             summary="Upload what waits now, without delay.",
             takes=UploadRequest,
@@ -301,6 +362,7 @@ def _tier_endpoints(tier: TierAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="POST",
+            role=Role.OPERATE,
             path="/v1/tier/scrub",
             summary="Compare the objects with the metadata; remove orphans unless only looking.",
             takes=ScrubRequest,
@@ -314,6 +376,7 @@ def _lake_endpoints(lake: LakeAdmin) -> list[Endpoint]:
     return [
         Endpoint(
             method="POST",
+            role=Role.READ,
             path="/v1/topics/{topic}/plan",
             summary="What of a topic there is to read, and from where.",
             takes=Wanted,
@@ -322,6 +385,7 @@ def _lake_endpoints(lake: LakeAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="GET",
+            role=Role.READ,
             path="/v1/topics/{topic}/lake",
             summary="How far a topic's records are in its table.",
             gives=LakeProgress,
@@ -329,6 +393,7 @@ def _lake_endpoints(lake: LakeAdmin) -> list[Endpoint]:
         ),
         Endpoint(
             method="PUT",
+            role=Role.OPERATE,
             path="/v1/topics/{topic}/lake",
             summary="Note how far they are; an end never goes back.",
             takes=LakeProgress,

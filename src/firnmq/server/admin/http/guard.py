@@ -7,13 +7,13 @@ listener's, or by a body that is not JSON.
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Iterable
 from typing import Final
 
 from firnmq.config import AdminConfig, is_loopback, parsed_address
 from firnmq.server.admin.errors import Refused
+from firnmq.server.admin.http.token import ADMINISTRATOR, ANYBODY, Caller, Role, TokenOf, Tokens
 
 JSON: Final = "application/json"
 _CHANGES: Final = ("POST", "PUT", "PATCH")
@@ -22,10 +22,13 @@ _HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:/@?#\s]+))(?::[0-9]*)?")
 
 
 class AccessGuard:
-    """The rules of one listener. `token` is required of requests, if it is set."""
+    """The rules of one listener. Requests need a token, if there is one."""
 
-    def __init__(self, config: AdminConfig, token: bytes | None) -> None:
-        self._token = token
+    def __init__(self, config: AdminConfig, tokens: Tokens | bytes | None) -> None:
+        """`tokens`: may be one that may do everything."""
+        if not isinstance(tokens, Tokens):
+            tokens = Tokens(() if tokens is None else (TokenOf(tokens, ADMINISTRATOR),))
+        self._tokens = tokens
         self._is_local = is_loopback(config.host)
         self._names = {name.lower() for name in (config.host, *config.host_names)}
 
@@ -36,8 +39,9 @@ class AccessGuard:
         *,
         http_version: str = "1.1",
         needs_token: bool,
-    ) -> None:
-        """Raises Refused. The headers are all that were sent; their names are in lower case."""
+    ) -> Caller:
+        """Returns who asks, or raises Refused. The headers are all that were sent; their names are
+        in lower case."""
         found: dict[str, list[str]] = {}
         for name, value in headers:
             found.setdefault(name, []).append(value)
@@ -58,10 +62,13 @@ class AccessGuard:
             kind = found.get("content-type", [""])[0].partition(";")[0].strip()
             if kind != JSON:
                 raise Refused(415, f"send {JSON}")
-        if needs_token and self._token is not None:
-            given = found.get("authorization", [""])[0].removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._token):
-                raise Refused(401, "the bearer token is missing or wrong")
+        if not needs_token or not self._tokens.are_required:
+            return ANYBODY
+        given = found.get("authorization", [""])[0].removeprefix("Bearer ")
+        caller = self._tokens.caller(given.encode())
+        if caller is None:
+            raise Refused(401, "the bearer token is missing or wrong")
+        return caller
 
     def _is_called(self, host_header: str) -> bool:
         """Whether the listener accepts this host. Any address is accepted, since only a name can be
@@ -76,4 +83,14 @@ class AccessGuard:
             return True
         if self._is_local:
             return False
-        return self._token is not None or parsed_address(host) is not None
+        return self._tokens.are_required or parsed_address(host) is not None
+
+
+def check_role(caller: Caller, needed: Role) -> None:
+    """Raises Refused if the caller may not."""
+    if caller.role < needed:
+        raise Refused(
+            403,
+            f"this needs the role {needed.name.lower()}, and the token of {caller.name!r} has "
+            f"{caller.role.name.lower()}",
+        )

@@ -20,7 +20,7 @@ from firnmq.errors import CannotListen
 from firnmq.nodefile import reachable_host
 from firnmq.server.admin.http.limits import ConnectionLimits
 from firnmq.server.admin.http.places import SharedPlaces
-from firnmq.server.admin.http.token import AdminToken
+from firnmq.server.admin.http.token import AdminToken, all_tokens
 from firnmq.server.admin.parts import NodeParts
 
 _BACKLOG = 128
@@ -76,7 +76,7 @@ class AdminListener:
         )
         limits = ConnectionLimits(self._config, parts.broker.statistics, loop.time)
         streams = SharedPlaces(protocol.STREAMS_MAX)
-        token = None if self.token is None else self.token.text.encode()
+        tokens = all_tokens(self.token, self._config)
 
         class Server(uvicorn.Server):  # type: ignore[misc,name-defined]
             @contextmanager
@@ -84,7 +84,7 @@ class AdminListener:
                 yield  # The node handles signals.
 
         config = uvicorn.Config(
-            app.admin_app(parts, token, streams),
+            app.admin_app(parts, tokens, streams),
             http=partial(protocol.AdminProtocol, limits, self._config, streams),
             ws="none",
             lifespan="off",

@@ -7,9 +7,12 @@ read the data can read it.
 
 from __future__ import annotations
 
+import enum
+import hmac
 import os
 import secrets
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,12 +38,93 @@ class AdminToken:
     is_new: bool = False
 
 
+class Role(enum.IntEnum):
+    """What requests may do. Each role may do what those before it may."""
+
+    READ = 1
+    """Look at everything: topics, records, groups, metrics."""
+    OPERATE = 2
+    """Change topics, records, groups and copies in the object store."""
+    ADMINISTER = 3
+    """Say who may do what: users and rules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who sends a request, as the audit log names it, and what it may do."""
+
+    name: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOf:
+    token: bytes
+    caller: Caller
+
+
+ANYBODY = Caller(name="anonymous", role=Role.ADMINISTER)
+"""Every client of a listener that requires no token."""
+ADMINISTRATOR = Caller(name="admin.token", role=Role.ADMINISTER)
+_LINES_MAX = 1_000
+
+
+class Tokens:
+    """The tokens of a listener."""
+
+    def __init__(self, tokens: Sequence[TokenOf] = ()) -> None:
+        self._tokens = tuple(tokens)
+
+    @property
+    def are_required(self) -> bool:
+        return bool(self._tokens)
+
+    def caller(self, given: bytes) -> Caller | None:
+        """Who has this token. Every token is compared, so that the time tells nothing."""
+        found = None
+        for each in self._tokens:
+            if hmac.compare_digest(given, each.token):
+                found = each.caller
+        return found
+
+
+def all_tokens(own: AdminToken | None, admin: AdminConfig) -> Tokens:
+    """The node's own token, which may do everything, and those of `tokens_file`."""
+    tokens = [] if own is None else [TokenOf(own.text.encode(), ADMINISTRATOR)]
+    return Tokens((*tokens, *_tokens_of(admin)))
+
+
+def _tokens_of(admin: AdminConfig) -> list[TokenOf]:
+    if admin.tokens_file is None:
+        return []
+    path, setting = admin.tokens_file, "admin.tokens_file"
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(setting, f"{path}: {error}") from error
+    if len(lines) > _LINES_MAX:
+        raise InvalidArgument(setting, f"{path} has more than {_LINES_MAX:,} lines")
+    tokens = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        # The line is not shown: it may hold a secret.
+        if len(words) != 3 or words[1].upper() not in Role.__members__:
+            roles = ", ".join(role.name.lower() for role in Role)
+            text = f"{path}, line {number} must be: NAME ROLE TOKEN, with a role of {roles}"
+            raise InvalidArgument(setting, text)
+        caller = Caller(name=words[0], role=Role[words[1].upper()])
+        tokens.append(TokenOf(words[2].encode(), caller))
+    return tokens
+
+
 def admin_token(data: Path, admin: AdminConfig, security: SecurityConfig) -> AdminToken | None:
     """The token of the node of a data directory that this process has locked; None if requests
     need none."""
     if admin.token_file is not None:
         return AdminToken(path=admin.token_file, text=_read("admin.token_file", admin.token_file))
-    if not security.identifies_clients:
+    if not security.identifies_clients and admin.tokens_file is None:
         return None
     path = data / TOKEN_NAME
     if path.exists():
@@ -52,7 +136,8 @@ def admin_token(data: Path, admin: AdminConfig, security: SecurityConfig) -> Adm
 
 
 def check_token_file(admin: AdminConfig) -> None:
-    """InvalidArgument if the operator's token cannot be read. Called before anything is created."""
+    """InvalidArgument if the operator's tokens cannot be read. Called before anything is made."""
+    _tokens_of(admin)
     if admin.token_file is not None:
         _read("admin.token_file", admin.token_file)
 
