@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from msgspec import structs
 
 from firnmq.brokers.kafka.access.table import CODES, Need
-from firnmq.brokers.kafka.protocol import ApiKey, ErrorCode, Message
+from firnmq.brokers.kafka.protocol import ZERO_UUID, ApiKey, ErrorCode, Message
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.brokers.security.acl import CLUSTER_NAME, Access
 from firnmq.brokers.security.audit import NAMES_SHOWN_MAX, AuditLog
@@ -68,6 +68,29 @@ class Asked:
         """The error code if the client may not, else NONE."""
         return ErrorCode.NONE if self.may(need, name) else CODES[need.kind]
 
+    def may_topic(self, need: Need, topic: Any) -> bool:
+        """The same for a topic that a request names or gives by its id. There is nothing to refuse
+        about an id that no topic has: the handler says that it is unknown."""
+        name = self.name_of(topic)
+        return name is None or self.may(need, name)
+
+    def sees_topic(self, need: Need, topic: Any) -> bool:
+        name = self.name_of(topic)
+        return name is not None and self.sees(need, name)
+
+    def name_of(self, topic: Any) -> str | None:
+        return named(topic, self.topics)
+
+    async def split_topics(
+        self, need: Need, topics: Iterable[ItemT]
+    ) -> tuple[list[ItemT], list[ItemT]]:
+        """Those topics that the client may use, and the others."""
+        allowed: list[ItemT] = []
+        refused: list[ItemT] = []
+        async for topic in self.turns.over(topics):
+            (allowed if self.may_topic(need, topic) else refused).append(topic)
+        return allowed, refused
+
     async def split(
         self, need: Need, items: Iterable[ItemT], name_of: Callable[[ItemT], str]
     ) -> tuple[list[ItemT], list[ItemT]]:
@@ -100,3 +123,17 @@ def joined(response: Any, **fields: object) -> Message:
     """A handler's answer with other values of some fields."""
     message: Message = structs.replace(response, **fields)
     return message
+
+
+def named(topic: Any, topics: Topics) -> str | None:
+    """The name of a topic in a request or an answer; None if its id is unknown."""
+    topic_id = getattr(topic, "topic_id", ZERO_UUID)
+    if topic_id != ZERO_UUID:
+        return topics.name_of(topic_id.hex)
+    return str(topic.name if hasattr(topic, "name") else topic.topic)
+
+
+def named_as(topic: Any) -> dict[str, Any]:
+    """The fields by which an answer says which topic of a request it is about."""
+    fields = ("name", "topic", "topic_id")
+    return {field: getattr(topic, field) for field in fields if hasattr(topic, field)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from firnmq.brokers.kafka.access.asked import Asked, Proceed, joined, replaced
+from firnmq.brokers.kafka.access.asked import Asked, Proceed, joined, named_as, replaced
 from firnmq.brokers.kafka.access.table import (
     CODES,
     DELETE_GROUP,
@@ -16,7 +16,6 @@ from firnmq.brokers.kafka.access.table import (
     READ_TOPIC,
     TEXTS,
 )
-from firnmq.brokers.kafka.access.topics import name_of
 from firnmq.brokers.kafka.protocol import ErrorCode, Message
 from firnmq.brokers.kafka.protocol.messages import groups, metadata, offsets
 
@@ -71,12 +70,12 @@ async def commit(asked: Asked, request: offsets.OffsetCommitRequest, proceed: Pr
     allowed: list[offsets.OffsetCommitRequestTopic] = []
     if asked.may(READ_GROUP, request.group_id):
         code = _REFUSED_TOPIC
-        allowed, refused = await asked.split(READ_TOPIC, request.topics, name_of)
+        allowed, refused = await asked.split_topics(READ_TOPIC, request.topics)
         if not refused:
             return await proceed(request)
     answers = [
         offsets.OffsetCommitResponseTopic(
-            name=topic.name,
+            **named_as(topic),
             partitions=[
                 offsets.OffsetCommitResponsePartition(
                     partition_index=each.partition_index, error_code=code
@@ -104,7 +103,7 @@ async def fetch_offsets(
     if request.topics is None:
         response: Any = await proceed(request)
         return joined(response, topics=await _shown(asked, response.topics))
-    allowed, others = await asked.split(DESCRIBE_TOPIC, request.topics, name_of)
+    allowed, others = await asked.split_topics(DESCRIBE_TOPIC, request.topics)
     response = await proceed(replaced(request, topics=allowed))
     refused = await _unread(asked, others, _REFUSED_TOPIC)
     return joined(response, topics=[*response.topics, *refused])
@@ -125,7 +124,7 @@ async def _fetch_of_groups(
         elif group.topics is None:
             allowed.append(group)
         else:
-            topics, others = await asked.split(DESCRIBE_TOPIC, group.topics, name_of)
+            topics, others = await asked.split_topics(DESCRIBE_TOPIC, group.topics)
             allowed.append(replaced(group, topics=topics))
             answers = await _unread(asked, others, _REFUSED_TOPIC)
             unread.setdefault(name, []).extend(answers)
@@ -140,7 +139,7 @@ async def _fetch_of_groups(
 
 async def _shown(asked: Asked, topics: Any) -> list[Any]:
     return [
-        topic async for topic in asked.turns.over(topics) if asked.sees(DESCRIBE_TOPIC, topic.name)
+        topic async for topic in asked.turns.over(topics) if asked.sees_topic(DESCRIBE_TOPIC, topic)
     ]
 
 
@@ -149,7 +148,7 @@ async def _unread(
 ) -> list[offsets.OffsetFetchResponseTopic]:
     return [
         offsets.OffsetFetchResponseTopic(
-            name=topic.name,
+            **named_as(topic),
             partitions=[
                 offsets.OffsetFetchResponsePartition(
                     partition_index=index, committed_offset=-1, metadata="", error_code=code
@@ -166,7 +165,7 @@ async def delete_offsets(
 ) -> Message:
     if not asked.may(DELETE_GROUP, request.group_id):
         return offsets.OffsetDeleteResponse(error_code=_REFUSED, topics=[])
-    allowed, refused = await asked.split(READ_TOPIC, request.topics, name_of)
+    allowed, refused = await asked.split_topics(READ_TOPIC, request.topics)
     response: Any = await proceed(replaced(request, topics=allowed))
     if response.error_code:
         return response  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from firnmq.brokers.kafka.access import acls, configs, groups, topics, transactions
-from firnmq.brokers.kafka.access.asked import Asked, Proceed
+from firnmq.brokers.kafka.access.asked import Asked, Proceed, named
 from firnmq.brokers.kafka.access.table import READ_TOPIC, TABLE, WRITE_TOPIC, Need
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.protocol import ApiKey, Message, RequestHeader
@@ -127,23 +127,23 @@ class Guard:
 
     def may_repeat_produce(self, request: ProduceRequest, client: Client) -> bool:
         """Whether requests for the same one topic need no judgement until the rules change."""
-        return len(request.topic_data) == 1 and _allows(
-            client, WRITE_TOPIC, request.topic_data[0].name
+        return len(request.topic_data) == 1 and self._allows(
+            client, WRITE_TOPIC, request.topic_data[0]
         )
 
     def may_repeat_fetch(self, request: FetchRequest, client: Client) -> bool:
         """The same for a fetch."""
         return (
             len(request.topics) == 1
-            and request.replica_id < 0
-            and _allows(client, READ_TOPIC, request.topics[0].topic)
+            and topics.replica_of(request) < 0
+            and self._allows(client, READ_TOPIC, request.topics[0])
         )
+
+    def _allows(self, client: Client, need: Need, topic: Any) -> bool:
+        assert client.access is not None
+        name = named(topic, self)
+        return name is not None and client.access.allows(need.operation, need.kind, name)
 
     def _asked(self, api: ApiKey, header: RequestHeader, client: Client) -> Asked:
         assert client.access is not None
         return Asked(api, header.api_version, client.access, self, self._turns)
-
-
-def _allows(client: Client, need: Need, name: str) -> bool:
-    assert client.access is not None
-    return client.access.allows(need.operation, need.kind, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from firnmq.brokers.kafka.access.asked import Asked, Proceed, joined, replaced
+from firnmq.brokers.kafka.access.asked import Asked, Proceed, joined, named_as, replaced
 from firnmq.brokers.kafka.access.table import (
     ALTER_TOPIC,
     CLUSTER_ACTION,
@@ -30,14 +30,6 @@ _REFUSED_TRANSACTION = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _TEXT = TEXTS[ResourceType.TOPIC]
 
 
-def name_of(topic: Any) -> str:
-    return str(topic.name)
-
-
-def _fetched(topic: Any) -> str:
-    return str(topic.topic)
-
-
 # Produce and Fetch --------------------------------------------------------------------------------
 
 
@@ -49,12 +41,12 @@ async def judge_produce(
     allowed: list[produce_fetch.TopicProduceData] = []
     if await _may_write_transaction(asked, request):
         code = _REFUSED
-        allowed, refused = await asked.split(WRITE_TOPIC, request.topic_data, name_of)
+        allowed, refused = await asked.split_topics(WRITE_TOPIC, request.topic_data)
         if not refused:
             return request, []
     answers = [
         produce_fetch.TopicProduceResponse(
-            name=topic.name,
+            **named_as(topic),
             partition_responses=[
                 produce_fetch.PartitionProduceResponse(
                     index=each.index, error_code=code, base_offset=-1
@@ -87,13 +79,20 @@ def join_produce(
     return replaced(response, responses=[*response.responses, *answers])
 
 
+def replica_of(request: Any) -> int:
+    """The node that fetches; negative if it is a consumer."""
+    state = getattr(request, "replica_state", None)
+    replica: int = max(request.replica_id, -1 if state is None else state.replica_id)
+    return replica
+
+
 async def fetch(asked: Asked, request: produce_fetch.FetchRequest, proceed: Proceed) -> Message:
-    if request.replica_id >= 0:
+    if replica_of(request) >= 0:
         is_replica = asked.may(CLUSTER_ACTION)
         allowed = list(request.topics) if is_replica else []
         refused = [] if is_replica else list(request.topics)
     else:
-        allowed, refused = await asked.split(READ_TOPIC, request.topics, _fetched)
+        allowed, refused = await asked.split_topics(READ_TOPIC, request.topics)
     if not refused:
         return await proceed(request)
     # An error is told at once: it must not wait for records of other topics.
@@ -101,7 +100,7 @@ async def fetch(asked: Asked, request: produce_fetch.FetchRequest, proceed: Proc
     response: Any = await proceed(left)
     answers = [
         produce_fetch.FetchableTopicResponse(
-            topic=topic.topic,
+            **named_as(topic),
             partitions=[
                 produce_fetch.PartitionData(
                     partition_index=each.partition, error_code=_REFUSED, high_watermark=-1
@@ -117,7 +116,7 @@ async def fetch(asked: Asked, request: produce_fetch.FetchRequest, proceed: Proc
 async def list_offsets(
     asked: Asked, request: produce_fetch.ListOffsetsRequest, proceed: Proceed
 ) -> Message:
-    allowed, refused = await asked.split(DESCRIBE_TOPIC, request.topics, name_of)
+    allowed, refused = await asked.split_topics(DESCRIBE_TOPIC, request.topics)
     if not refused:
         return await proceed(request)
     response: Any = await proceed(replaced(request, topics=allowed))
@@ -141,7 +140,7 @@ async def offset_for_leader_epoch(
 ) -> Message:
     if asked.sees(CLUSTER_ACTION):
         return await proceed(request)
-    allowed, refused = await asked.split(DESCRIBE_TOPIC, request.topics, _fetched)
+    allowed, refused = await asked.split_topics(DESCRIBE_TOPIC, request.topics)
     if not refused:
         return await proceed(request)
     response: Any = await proceed(replaced(request, topics=allowed))
@@ -315,7 +314,7 @@ def _not_deleted(name: str | None, topic_id: UUID) -> admin.DeletableTopicResult
 async def create_partitions(
     asked: Asked, request: admin.CreatePartitionsRequest, proceed: Proceed
 ) -> Message:
-    allowed, refused = await asked.split(ALTER_TOPIC, request.topics, name_of)
+    allowed, refused = await asked.split_topics(ALTER_TOPIC, request.topics)
     if not refused:
         return await proceed(request)
     response: Any = await proceed(replaced(request, topics=allowed))
@@ -329,7 +328,7 @@ async def create_partitions(
 async def delete_records(
     asked: Asked, request: admin.DeleteRecordsRequest, proceed: Proceed
 ) -> Message:
-    allowed, refused = await asked.split(DELETE_TOPIC, request.topics, name_of)
+    allowed, refused = await asked.split_topics(DELETE_TOPIC, request.topics)
     if not refused:
         return await proceed(request)
     response: Any = await proceed(replaced(request, topics=allowed))

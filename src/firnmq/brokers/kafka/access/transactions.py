@@ -12,7 +12,6 @@ from firnmq.brokers.kafka.access.table import (
     WRITE_TOPIC,
     WRITE_TRANSACTION,
 )
-from firnmq.brokers.kafka.access.topics import name_of
 from firnmq.brokers.kafka.protocol import ErrorCode, Message
 from firnmq.brokers.kafka.protocol.messages import transactions
 
@@ -40,7 +39,7 @@ async def add_partitions(
     code = asked.refusal(WRITE_TRANSACTION, request.transactional_id)
     refused: set[str] = set()
     if not code:
-        _, others = await asked.split(WRITE_TOPIC, request.topics, name_of)
+        _, others = await asked.split_topics(WRITE_TOPIC, request.topics)
         if not others:
             return await proceed(request)
         refused = {topic.name for topic in others}
@@ -90,7 +89,7 @@ async def commit_offsets(
     refused = list(request.topics)
     if not code:
         code = _REFUSED_TOPIC
-        allowed, refused = await asked.split(READ_TOPIC, request.topics, name_of)
+        allowed, refused = await asked.split_topics(READ_TOPIC, request.topics)
         if not refused:
             return await proceed(request)
     answers = [
