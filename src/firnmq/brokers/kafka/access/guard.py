@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from firnmq.brokers.kafka.access import acls, configs, groups, topics, transactions
+from firnmq.brokers.kafka.access import acls, configs, groups, tools, topics, transactions
 from firnmq.brokers.kafka.access.asked import Asked, Proceed, named
 from firnmq.brokers.kafka.access.table import READ_TOPIC, TABLE, WRITE_TOPIC, Need
 from firnmq.brokers.kafka.config import KafkaConfig
@@ -55,6 +55,14 @@ JUDGES: Final[dict[ApiKey, Judge]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.alter,
     ApiKey.OFFSET_DELETE: groups.delete_offsets,
     ApiKey.DESCRIBE_CLUSTER: topics.describe_cluster,
+    ApiKey.DESCRIBE_LOG_DIRS: tools.log_dirs,
+    ApiKey.ELECT_LEADERS: tools.elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: tools.reassign,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: tools.list_reassignments,
+    ApiKey.DESCRIBE_PRODUCERS: tools.producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: tools.describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: tools.list_transactions,
+    ApiKey.LIST_CONFIG_RESOURCES: tools.list_config_resources,
 }
 """Every API that needs something but Produce, which begins before it is answered."""
 

@@ -113,4 +113,14 @@ TABLE: Final[dict[ApiKey, tuple[Need, ...]]] = {
     ApiKey.OFFSET_DELETE: (DELETE_GROUP, READ_TOPIC),
     # Only to be told what the client may do.
     ApiKey.DESCRIBE_CLUSTER: (DESCRIBE_CLUSTER,),
+    ApiKey.DESCRIBE_LOG_DIRS: (DESCRIBE_CLUSTER,),
+    ApiKey.ELECT_LEADERS: (ALTER_CLUSTER,),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (ALTER_CLUSTER,),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (DESCRIBE_CLUSTER,),
+    ApiKey.DESCRIBE_PRODUCERS: (READ_TOPIC,),
+    # The topics of a transaction are shown only with the second.
+    ApiKey.DESCRIBE_TRANSACTIONS: (DESCRIBE_TRANSACTION, DESCRIBE_TOPIC),
+    # Those that can be described are listed.
+    ApiKey.LIST_TRANSACTIONS: (DESCRIBE_TRANSACTION,),
+    ApiKey.LIST_CONFIG_RESOURCES: (DESCRIBE_CLUSTER_CONFIGS,),
 }

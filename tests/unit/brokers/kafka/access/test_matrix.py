@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from firnmq.brokers.kafka.protocol.messages import (
     metadata,
     offsets,
     produce_fetch,
+    tools,
     transactions,
 )
 from firnmq.brokers.security.acl import (
@@ -426,6 +428,62 @@ def _rules() -> Iterator[Case]:
     )
 
 
+def _tools() -> Iterator[Case]:
+    elected = tools.TopicPartitions(topic=TOPIC, partitions=[0])
+    part = tools.ReassignablePartition(partition_index=0, replicas=[1])
+    moved = tools.ReassignableTopic(name=TOPIC, partitions=[part])
+    asked = tools.ProducersTopicRequest(name=TOPIC, partition_indexes=[0])
+    describe, alter = any_of(table.DESCRIBE_CLUSTER), any_of(table.ALTER_CLUSTER)
+    plain: list[tuple[ApiKey, int, Message, tuple[frozenset[Need], ...]]] = [
+        (ApiKey.DESCRIBE_LOG_DIRS, 3, tools.DescribeLogDirsRequest(), describe),
+        (
+            ApiKey.ELECT_LEADERS,
+            1,
+            tools.ElectLeadersRequest(topic_partitions=[elected]),
+            alter,
+        ),
+        (
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            0,
+            tools.AlterPartitionReassignmentsRequest(topics=[moved]),
+            alter,
+        ),
+        (
+            ApiKey.LIST_PARTITION_REASSIGNMENTS,
+            0,
+            tools.ListPartitionReassignmentsRequest(),
+            describe,
+        ),
+        (
+            ApiKey.DESCRIBE_PRODUCERS,
+            0,
+            tools.DescribeProducersRequest(topics=[asked]),
+            any_of(table.READ_TOPIC),
+        ),
+        (
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            0,
+            tools.DescribeTransactionsRequest(transactional_ids=[TXN]),
+            any_of(table.DESCRIBE_TRANSACTION),
+        ),
+        (
+            ApiKey.LIST_CONFIG_RESOURCES,
+            1,
+            tools.ListConfigResourcesRequest(),
+            any_of(table.DESCRIBE_CLUSTER_CONFIGS),
+        ),
+    ]
+    for api, version, request, enough in plain:
+        yield Case(api=api, version=version, request=request, enough=enough)
+    yield Case(
+        api=ApiKey.LIST_TRANSACTIONS,
+        version=0,
+        request=tools.ListTransactionsRequest(),
+        enough=(frozenset(),),
+        is_refused=False,
+    )
+
+
 CASES = [
     *_records(),
     *_metadata(),
@@ -433,6 +491,7 @@ CASES = [
     *_offsets(),
     *_transactions(),
     *_administration(),
+    *_tools(),
 ]
 REFUSALS = {int(code) for code in CODES.values()}
 
@@ -523,7 +582,8 @@ def test_what_is_enough_is_in_the_table(api: ApiKey) -> None:
     assert used <= set(TABLE[api])
     if all(case.is_refused for case in cases):
         shows = {table.DESCRIBE_TOPIC_CONFIGS} if api is ApiKey.CREATE_TOPICS else set()
-        shows |= {table.DESCRIBE_TOPIC} if api is ApiKey.DELETE_TOPICS else set()
+        with_names = (ApiKey.DELETE_TOPICS, ApiKey.DESCRIBE_TRANSACTIONS)
+        shows |= {table.DESCRIBE_TOPIC} if api in with_names else set()
         assert set(TABLE[api]) - used == shows
 
 
@@ -614,6 +674,40 @@ def test_a_refused_client_cannot_tell_what_exists(tmp_path: Path) -> None:
         assert (answer.name, answer.error_code, answer.partitions) == (None, 100, ())
 
     judged(tmp_path, act, "User:root")
+
+
+def test_an_id_is_judged_by_the_name_of_its_topic(tmp_path: Path) -> None:
+    async def act(there: Judged) -> None:
+        await there.stage.create()
+        every = Need(Operation.ALL, ResourceType.TOPIC)
+        denied = Rule(
+            resource_type=ResourceType.TOPIC,
+            pattern=PatternType.LITERAL,
+            name=TOPIC,
+            principal="User:bob",
+            host="*",
+            operation=Operation.ALL,
+            permission=Permission.DENY,
+        )
+        await there.add([rule("User:*", every), denied])
+        topic_id = uuid.UUID(there.stage.storage.topic(TOPIC).topic_id)
+        data = produce_fetch.PartitionProduceData(index=0, records=batch_of(b"v"))
+        produced = produce_fetch.TopicProduceData(topic_id=topic_id, partition_data=[data])
+        wanted = produce_fetch.FetchPartition(
+            partition=0, fetch_offset=0, partition_max_bytes=1_000
+        )
+        fetched = produce_fetch.FetchTopic(topic_id=topic_id, partitions=[wanted])
+        for principal, codes in (("User:ann", {0}), ("User:bob", {29}), ("User:ann", {0})):
+            request = produce_fetch.ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[produced])
+            answer = await there.ask(principal, ApiKey.PRODUCE, 13, request)
+            assert codes_in(answer) - {0} == codes - {0}
+            assert answer.responses[0].topic_id == topic_id
+            reading = produce_fetch.FetchRequest(max_wait_ms=0, min_bytes=0, topics=[fetched])
+            answer = await there.ask(principal, ApiKey.FETCH, 15, reading)
+            assert codes_in(answer) - {0} == codes - {0}
+            assert answer.responses[0].topic_id == topic_id
+
+    judged(tmp_path, act)
 
 
 def with_names(message: Any, names: dict[str, str]) -> Any:
