@@ -140,10 +140,7 @@ class KafkaBroker:
         self.turns = turns = Turns()
         self._gate = SaslGate(config, self.statistics, self._frames, self._admitted)
         self.address = Address(config.advertised_host or config.host, config.port)
-        self._guard = None
-        if authorizer is not None:
-            self._guard = Guard(storage, config, turns, self.audit)
-            self._follow_rules(authorizer)
+        self._guard = None if authorizer is None else self._new_guard(authorizer, storage)
         self._transactions = transaction_coordinator
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
@@ -236,7 +233,7 @@ class KafkaBroker:
         self._enter_share(client, user)
         self._identify(client, user_principal(user))
 
-    def _follow_rules(self, authorizer: Authorizer) -> None:
+    def _new_guard(self, authorizer: Authorizer, storage: KafkaStorage) -> Guard:
         """When the rules change, requests like those before are judged again."""
         loop = asyncio.get_running_loop()
 
@@ -249,6 +246,7 @@ class KafkaBroker:
                 loop.call_soon_threadsafe(forget)
 
         authorizer.rules.listen(changed)
+        return Guard(storage, self._config, self.turns, self.audit)
 
     def _enter_share(self, client: KafkaConnection, user: str) -> None:
         """Counts the requests of a connection with those of the same address and user."""
