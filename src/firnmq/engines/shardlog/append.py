@@ -68,8 +68,13 @@ _SEARCHED_BYTES_MAX = 4096
 _INLINE_BYTES_MAX = 2 * 1024 * 1024
 _INLINE_PACKED_BYTES_MAX = 64 * 1024
 _INLINE_UNPACKED_BYTES_MAX = 256 * 1024
-"""What an event loop judges by itself: at most two milliseconds of work with the slowest codec.
-Handing a smaller batch to a thread would cost more than judging it."""
+_INLINE_LARGE_BYTES_MAX = 1024 * 1024
+_INLINE_LARGE_RECORDS_MAX = 2_000
+_INLINE_LARGE_TERMS_MAX = 4_096
+"""What an event loop judges by itself: at most two or three milliseconds of work with the slowest
+codec. Handing a smaller batch to a thread would cost more than judging it. What a batch for a topic
+with an index takes depends on its records, keys and tags more than on its bytes: a megabyte of
+records of one KiB takes 0.2 ms."""
 TERMS_MAX = 100_000
 """Keys and tags of a client's batch for a topic with an index, so that a small compressed batch
 cannot take the memory of the process."""
@@ -182,11 +187,13 @@ def prepare_batch(
     now_ms: int,
     *,
     max_decompressed: int = DECOMPRESSED_BYTES_MAX,
+    max_terms: int = TERMS_MAX,
 ) -> PreparedBatch:
     """Judges one batch from a client, records included. A writable buffer is patched later.
 
     Records are decompressed and walked once. Only a topic with `check.compressed=false` that needs
-    nothing from the records takes a compressed batch by its header and CRC alone.
+    nothing from the records takes a compressed batch by its header and CRC alone. A batch that is
+    refused has lost nothing but its own base offset, and can be prepared again with higher limits.
     """
     if _is_compressed(batch) and not (config.check_compressed or _needs_records(config)):
         header = validate_header(batch, max_batch_bytes=config.max_batch_bytes)
@@ -203,20 +210,20 @@ def prepare_batch(
     )
     header = judged.header
     _check_producer(header)
-    data = _writable(batch)
+    data = _without_offset(_writable(batch))
     if config.limits_timestamps:
         _check_timestamps(judged.plain, config, now_ms)
+    terms = None
+    if _needs_records(config):
+        plain = data if judged.plain is batch else _without_offset(judged.plain)
+        if config.compacts and judged.has_keyless:
+            raise KeyRequired(_keyless_indexes(plain))
+        terms = terms_of(plain, config, max_terms=max_terms) if judged.has_terms else None
     if config.has_append_time:
         header = _stamp_batch(data, header, config, now_ms)
     elif judged.is_corrected:
         with_header(data, header)
-    _without_offset(data)
-    if not _needs_records(config):
-        return PreparedBatch(data, header, None)
-    plain = data if judged.plain is batch else _without_offset(judged.plain)
-    if config.compacts and judged.has_keyless:
-        raise KeyRequired(_keyless_indexes(plain))
-    terms = terms_of(plain, config, max_terms=TERMS_MAX) if judged.has_terms else None
+    _without_offset(data)  # A new header has it again.
     expiry_ms = judged.first_expiry_ms
     return PreparedBatch(data, header, terms, expiry_ms if expiry_ms >= 0 else NEVER_MS)
 
@@ -235,14 +242,30 @@ def _needs_records(config: TopicConfig) -> bool:
 def prepare_inline(batch: Buffer, config: TopicConfig, now_ms: int) -> PreparedBatch | None:
     """`prepare_batch` for an event loop; None if other clients would have to wait too long."""
     if not _is_compressed(batch):
-        limit = _INLINE_UNPACKED_BYTES_MAX if _needs_records(config) else _INLINE_BYTES_MAX
-        return prepare_batch(batch, config, now_ms) if len(batch) <= limit else None
+        if not _needs_records(config):
+            return prepare_batch(batch, config, now_ms) if len(batch) <= _INLINE_BYTES_MAX else None
+        if len(batch) <= _INLINE_UNPACKED_BYTES_MAX:
+            return prepare_batch(batch, config, now_ms)
+        return _prepare_large_inline(batch, config, now_ms)
     if len(batch) > _INLINE_PACKED_BYTES_MAX:
         return None
     try:
         return prepare_batch(batch, config, now_ms, max_decompressed=_INLINE_UNPACKED_BYTES_MAX)
     except LimitExceeded:
         return None  # The batch may only be above the limit for event loops.
+
+
+def _prepare_large_inline(batch: Buffer, config: TopicConfig, now_ms: int) -> PreparedBatch | None:
+    """`prepare_inline` for a plain batch of more bytes, of a topic that needs its records."""
+    if (
+        len(batch) > _INLINE_LARGE_BYTES_MAX
+        or parse_header(batch).record_count > _INLINE_LARGE_RECORDS_MAX
+    ):
+        return None
+    try:
+        return prepare_batch(batch, config, now_ms, max_terms=_INLINE_LARGE_TERMS_MAX)
+    except LimitExceeded:
+        return None  # Refused by the slow path, if it is not for an event loop's limit alone.
 
 
 async def prepare_request(
