@@ -45,6 +45,10 @@ _INDEX_BUFFERS_PER_TABLE = 8
 """The index has many small write buffers instead of one large one: keys come in no order, and the
 search for a key's place in a buffer is three times as fast if the buffer fits into the processor's
 cache. Several buffers become one table, so that there are not more tables."""
+_INDEX_TABLES_MAX = 8
+"""New tables of the index that are merged at once, twice as many as by default: each merge also
+rewrites what the next level has of the same keys. A lookup asks every table that is not merged yet,
+most of them by the filter alone."""
 _BUFFERS_SHARE = 16
 """Write buffers take at most this fraction of a small disk. When the database is opened after a
 crash, it writes their content to a table, which must fit in the reserve of a full disk."""
@@ -536,6 +540,7 @@ def _family_options(family: Family, buffer_bytes: int) -> Options:
     if family is Family.INDEX:
         share_bytes //= _INDEX_BUFFER_COUNT
         options.set_min_write_buffer_number_to_merge(_INDEX_BUFFERS_PER_TABLE)
+        options.set_level_zero_file_num_compaction_trigger(_INDEX_TABLES_MAX)
     options.set_max_write_buffer_number(_buffer_count_max(family))
     options.set_write_buffer_size(share_bytes)
     options.set_compression_type(DBCompressionType.lz4())
