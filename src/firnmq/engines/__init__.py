@@ -13,11 +13,12 @@ from firnmq.engines.api import (
     StoredPage,
 )
 from firnmq.engines.catalog.state import ShardCatalog, ShardSpec, ShardState
-from firnmq.engines.inline import BatchWatcher, InlineAppends
+from firnmq.engines.inline import InlineAppends
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.open_log import OpenLog
 from firnmq.engines.shardlog.append import Append, check_append
 from firnmq.engines.shardlog.view import View
+from firnmq.engines.shardlog.watchers import BatchWatcher, ShownBatch
 
 __all__ = [
     "Acks",
@@ -37,6 +38,7 @@ __all__ = [
     "ShardSpec",
     "ShardState",
     "ShardStatus",
+    "ShownBatch",
     "StoredPage",
     "View",
     "check_append",

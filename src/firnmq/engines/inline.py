@@ -20,20 +20,10 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.rolling.steps import is_old
 from firnmq.engines.shardlog.view import View
+from firnmq.engines.shardlog.watchers import BatchWatcher, ShownBatch
 from firnmq.errors import FirnError
 from firnmq.index import RECORDS_PER_POINT
 from firnmq.record import patch_base
-
-
-class BatchWatcher(Notice[None]):
-    """Waits for a log to grow; may be shown the batch that made it grow instead of being woken."""
-
-    __slots__ = ()
-
-    def appended(self, base_offset: int, batch: memoryview, view: View) -> None:
-        """Called on the event loop in place of `settled`. The view is the log's, with the batch at
-        its end."""
-        raise NotImplementedError
 
 
 class InlineAppends:
@@ -95,7 +85,7 @@ class InlineAppends:
         for log, base_offset, data, view in changed:
             for watcher in log.watchers.take():
                 if data and isinstance(watcher, BatchWatcher) and watcher.is_of(self.loop):
-                    watcher.appended(base_offset, memoryview(data), view)
+                    watcher.appended(ShownBatch(base_offset, memoryview(data), view))
                 else:
                     others.resolve(watcher, None)
         others.deliver_from(self.loop)

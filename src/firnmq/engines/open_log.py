@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Acks, Appended
-from firnmq.engines.inline import BatchWatcher
 from firnmq.engines.shardlog import Append, ShardLog, prepare_inline
 from firnmq.engines.shardlog.reading.records import HINTS_MAX
 from firnmq.engines.shardlog.view import View
+from firnmq.engines.shardlog.watchers import BatchWatcher
 from firnmq.index import NEVER_MS, Point
 
 if TYPE_CHECKING:

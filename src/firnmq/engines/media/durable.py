@@ -259,9 +259,18 @@ class DurableKeeper:
         """What is on disk is not counted."""
 
     def housekeep(self, log: ShardLog) -> None:
-        """Syncs what durability=os has left to the system, to bound what a crash must scan."""
+        """Syncs what durability=os has left to the system, and stores the checkpoint: both bound
+        what an opening after a crash must scan."""
         if log.spec.config.durability is Durability.OS:
             self._sync(log)
+        if not log.has_late_checkpoint:
+            return
+        with log.lock:
+            if log.refusal is None and log.has_late_checkpoint:
+                try:
+                    log.commit_checkpoint()
+                except STORAGE_ERRORS as error:
+                    raise log.fail(error) from error
 
     def settle(self, log: ShardLog) -> None:
         self._sync(log)

@@ -33,8 +33,9 @@ from firnmq.engines.shardlog.reading.known import KnownBytes
 from firnmq.engines.shardlog.rolling.machine import LogClosed, RollMachine
 from firnmq.engines.shardlog.rolling.parked import ParkedAppends
 from firnmq.engines.shardlog.rolling.steps import is_old
-from firnmq.engines.shardlog.tail import Tail
+from firnmq.engines.shardlog.tail import Tail, chained
 from firnmq.engines.shardlog.view import View
+from firnmq.engines.shardlog.watchers import shown_alone
 from firnmq.engines.shardlog.watermark import HighWatermark, PendingPoint, complete
 from firnmq.errors import (
     FirnError,
@@ -46,13 +47,10 @@ from firnmq.errors import (
 )
 from firnmq.health import ProblemKind
 from firnmq.index import Checkpoint, Point
-from firnmq.record import NewRecord, chain_batch_crc, crc32c, patch_base
+from firnmq.record import NewRecord, patch_base
 
-_KEEP_LOCK = 0
-"""Tells crc32c not to let go of the interpreter's lock: a batch takes microseconds, and to get
-the lock back the worker would wait behind every caller that is preparing a request."""
-_CHAINED_BYTES_MIN = 4096
-"""From this size on, a batch's own CRC is worked into the segment's faster than its bytes are."""
+CHECKPOINT_BYTES = 64 * 1024
+"""What an opening after a crash scans at most because turns stored no checkpoint."""
 _NO_ROOM = -1
 _NONE_LEFT: Sequence[Append] = ()
 
@@ -142,7 +140,7 @@ class ShardLog(HighWatermark):
         )
         """Nothing from here on is only in the object store."""
         self.is_left_to_system = False
-        """Its handler has noted that bytes of it are not synced, for as long as it is open."""
+        """Its handler syncs it and stores its checkpoint when it closes, if nothing did before."""
         self.refusal: FirnError | None = None
         """Why nothing can be appended any more: storage failed or the shard was deleted."""
         self.leftovers = changes.Leftovers()
@@ -155,7 +153,7 @@ class ShardLog(HighWatermark):
         self.synced = self._checkpoint()
         """How far the active segment is known to be on the device."""
         self.stored: Checkpoint | None = None
-        """The checkpoint that was given to the backend last."""
+        """The checkpoint that the backend was given last; None if the next turn must give one."""
         super().__init__(self._view_of_tail(start_offset))
 
     # Appending: stage, sync, commit, end the turn. The lock is held throughout. -----------------
@@ -215,14 +213,18 @@ class ShardLog(HighWatermark):
         """Index entries to be committed, with how far the segment is synced and indexed; none where
         they wait for the high watermark.
 
-        Where a turn had none and synced nothing there is nothing to tell: what was told last is
-        still right, and the next opening looks at the log from there, also for producers' states.
+        A checkpoint alone waits for CHECKPOINT_BYTES, for housekeeping or for closing: the stored
+        one is still right, and an opening looks at the log from there, also for producers' states.
         """
         if self.replication is not None:
             return []
         index = self._turn_index()
-        synced = self.synced
-        if not (index.entries or self.rows.rows) and synced is self.stored:
+        synced, stored = self.synced, self.stored
+        if (
+            stored is not None
+            and synced.position - stored.position < CHECKPOINT_BYTES
+            and not (index.entries or self.rows.rows)
+        ):
             return []
         self.producers.store_changes(index)
         self._set_checkpoint(index, synced, self.tail.next_offset)
@@ -248,10 +250,11 @@ class ShardLog(HighWatermark):
         """Adds the point that a turn has reached; what was staged is committed. With one replica,
         that is the high watermark."""
         if self.replication is None:
+            before = self.view
             self._staged_is_committed()
-            self.show(self._view_of_tail(self.view.start_offset))
-            complete(requests, settlement)
-            self.watchers.wake(settlement)  # Last: appends need not wait for readers.
+            self.show(self._view_of_tail(before.start_offset))
+            complete(requests, settlement)  # First: appends need not wait for readers.
+            self.watchers.wake(settlement, shown_alone(requests, before.end_offset, self.view))
             return
         self._add_point(requests, settlement)
         self.replication.durable_end_moved(self, self.tail.next_offset)
@@ -294,7 +297,8 @@ class ShardLog(HighWatermark):
         self.add_pending(PendingPoint(view, waiting, entries, self.synced), settlement)
 
     def commit_checkpoint(self) -> None:
-        """Stores how far the segment is synced, after a sync outside a turn."""
+        """Stores how far the segment is synced, outside a turn."""
+        self.stored = None
         self.backend.commit([self])
         if self.replication is None:
             self._staged_is_committed()
@@ -355,7 +359,7 @@ class ShardLog(HighWatermark):
         """Shows one more batch, written at the end. Nothing was staged, no index entry is due, and
         this is the only replica."""
         tail, data = self.tail, batch.data
-        tail.crc = _chained(tail.crc, data)
+        tail.crc = chained(tail.crc, data)
         tail.position = self._gathered_position = tail.position + len(data)
         tail.next_offset = base_offset + batch.record_count
         builder = tail.builder
@@ -400,6 +404,11 @@ class ShardLog(HighWatermark):
     @property
     def has_unsynced(self) -> bool:
         return self.synced.position < self.tail.position
+
+    @property
+    def has_late_checkpoint(self) -> bool:
+        """Whether more is synced than the stored checkpoint says."""
+        return self.replication is None and self.synced is not (self.stored or self.synced)
 
     @property
     def wants_sync(self) -> bool:
@@ -460,7 +469,7 @@ class ShardLog(HighWatermark):
         self.synced = self._checkpoint()
         self.hints = {}
         self.known.begin(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
-        self._staged_index = None
+        self.stored = self._staged_index = None
         self._staged_is_committed()
         self.wants_roll = False
         self.show(self._view_of_tail(self.view.start_offset))
@@ -544,7 +553,7 @@ class ShardLog(HighWatermark):
         )
         if tail.first_append_ms is None:
             tail.first_append_ms = now_ms
-        tail.crc = _chained(tail.crc, data)
+        tail.crc = chained(tail.crc, data)
         tail.position = position = position + size
         tail.next_offset = next_offset = base_offset + batch.record_count
         if position >= self.known.next_border_position:
@@ -583,13 +592,6 @@ class ShardLog(HighWatermark):
             indexed_upto=tail.next_offset,
             first_expiry_ms=tail.builder.first_expiry_ms,
         )
-
-
-def _chained(crc: int, batch: Buffer) -> int:
-    """The CRC of a segment's bytes with a batch behind them, whose own CRC is right."""
-    if len(batch) < _CHAINED_BYTES_MIN:
-        return crc32c(batch, crc, _KEEP_LOCK)
-    return chain_batch_crc(crc, batch)
 
 
 PRODUCER_REFUSALS = (ProducerFenced, OutOfOrderSequence, InvalidTransactionState)

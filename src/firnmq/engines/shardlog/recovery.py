@@ -1,7 +1,7 @@
 """Opening a log: finish what a crash interrupted, truncate a torn tail, index what is not indexed.
 
-Work depends on the tail: it starts at the active segment's checkpoint, which moves with every
-sync. Sealed segments are not read.
+Work depends on the tail: it starts at the active segment's checkpoint, which follows the syncs.
+Sealed segments are not read.
 """
 
 from __future__ import annotations

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.segments import Segment
 from firnmq.index import IndexBuilder
+from firnmq.record import chain_batch_crc, crc32c
+
+_KEEP_LOCK = 0
+"""Tells crc32c not to let go of the interpreter's lock: a batch takes microseconds, and to get
+the lock back the worker would wait behind every caller that is preparing a request."""
+_CHAINED_BYTES_MIN = 4096
+"""From this size on, a batch's own CRC is worked into the segment's faster than its bytes are."""
 
 
 class Tail:
@@ -27,3 +35,10 @@ class Tail:
         self.crc = crc
         self.builder = builder or IndexBuilder()
         self.first_append_ms = first_append_ms
+
+
+def chained(crc: int, batch: Buffer) -> int:
+    """The CRC of a segment's bytes with a batch behind them, whose own CRC is right."""
+    if len(batch) < _CHAINED_BYTES_MIN:
+        return crc32c(batch, crc, _KEEP_LOCK)
+    return chain_batch_crc(crc, batch)

@@ -27,8 +27,9 @@ class LogTurnHandler:
         self._unsynced: dict[ShardLog, float] = {}
         """Logs with acknowledged bytes that are not synced, and when their sync is due."""
         self._left_to_system: WeakSet[ShardLog] = WeakSet()
-        """Those whose sync is never due: housekeeping syncs them, and closing does. The log of a
-        shard that is deleted or reopened leaves the set, since nothing else refers to it."""
+        """Those whose sync or checkpoint is never due: housekeeping sees to them, and closing does.
+        The log of a shard that is deleted or reopened leaves the set, since nothing else refers to
+        it."""
         self._preallocator = Preallocator()
 
     @property
@@ -136,19 +137,17 @@ class LogTurnHandler:
             turn.requests[:0] = log.parked.take()
 
     def _note_unsynced(self, log: ShardLog) -> None:
-        config = log.spec.config
-        if not log.has_unsynced:
-            return
-        if config.durability is Durability.INTERVAL:
+        config, has_unsynced = log.spec.config, log.has_unsynced
+        if has_unsynced and config.durability is Durability.INTERVAL:
             due = time.monotonic() + config.durability_interval_ms / 1000
             self._unsynced.setdefault(log, due)
-        else:
+        elif not log.is_left_to_system and (has_unsynced or log.has_late_checkpoint):
             self._left_to_system.add(log)
             log.is_left_to_system = True
 
     def _sync_quietly(self, log: ShardLog) -> None:
         """A failed late sync closes the shard; its next writer is told."""
-        if log.refusal is not None or not log.has_unsynced:
+        if log.refusal is not None or not (log.has_unsynced or log.has_late_checkpoint):
             return  # Rolling has synced it, and the new segment may have no file yet.
         try:
             log.sync()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from firnmq.brokers.kafka.handlers import fetch_quick
-from firnmq.brokers.kafka.handlers.fetch_quick import FetchAnswer
+from firnmq.brokers.kafka.handlers.fetch_quick import FetchAnswer, FetchRoute, QuickFetch
 from firnmq.brokers.kafka.protocol import ErrorCode, Message
 from firnmq.brokers.kafka.protocol.messages.metadata import ApiVersionsRequest
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
@@ -322,6 +322,45 @@ def test_a_waiting_fetch_is_answered_with_the_batch(
         assert fetched(message) == (0, 5, [b"newest"])
         assert stage.node.broker.budget.used_bytes == 0
         assert stage.node.broker.statistics.apis[1].request_count == 3
+        reader.connection.connection_lost(None)
+
+    on_stage(tmp_path, act)
+
+
+def test_a_waiting_fetch_gets_the_one_batch_of_a_turn_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's turn hands it over like an inline append; after a repeated batch it is read."""
+    reads: list[int] = []
+    read = QuickFetch.read
+
+    def note(
+        quick: QuickFetch, route: FetchRoute, correlation_id: int, offset: int
+    ) -> bytes | None:
+        reads.append(offset)
+        return read(quick, route, correlation_id, offset)
+
+    monkeypatch.setattr(QuickFetch, "read", note)
+
+    async def act(stage: Stage) -> None:
+        reader = Stage(stage.node)
+        await ready(stage, durability=Durability.FSYNC)
+        await waiting(stage, reader, 2)
+        reads.clear()
+        first = batch_of(b"first", b"second", producer=(9, 0))
+        stage.feed(stage.produce(2, first))
+        await stage.answers(1)
+        ((_, message),) = await reader.answers(1)
+        assert fetched(message) == (0, 4, [b"first", b"second"])
+        assert reads == []
+
+        reader.feed(reader.fetch(3, 4))
+        again = batch_of(b"first", b"second", producer=(9, 0))
+        stage.feed(stage.produce(3, again))
+        stage.feed(stage.produce(4, batch_of(b"third", producer=(9, 2))))
+        await stage.answers(2)
+        ((_, message),) = await reader.answers(1)
+        assert fetched(message) == (0, 5, [b"third"])
         reader.connection.connection_lost(None)
 
     on_stage(tmp_path, act)

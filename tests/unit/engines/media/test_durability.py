@@ -11,9 +11,11 @@ import pytest
 from crc32c import crc32c
 
 from firnmq.disk import FileCache
+from firnmq.engines.media.durable import DurableBackend
+from firnmq.engines.shardlog.log import CHECKPOINT_BYTES
 from firnmq.errors import Corruption, StorageFailed
 from firnmq.record import NewRecord
-from tests.conformance.lab import Lab, numbered
+from tests.conformance.lab import Lab, Shard, numbered
 
 
 @pytest.fixture(params=["EngineSegment", "EngineRocksDB"])
@@ -201,3 +203,67 @@ def test_a_segment_file_that_is_gone_is_corruption_not_silence(files_lab: Lab) -
     assert shard.append_values(b"w").base_offset == 1
     assert [record.value for record in shard.read(1)] == [b"w"]
     files_lab.engine.delete_shard(shard.name)
+
+
+def stored_position(shard: Shard) -> int:
+    """How far the active segment is synced by its stored checkpoint."""
+    log = shard.engine.log(shard.name)  # type: ignore[attr-defined]
+    return int(log.segments[-1].index.checkpoint().position)
+
+
+def test_a_checkpoint_alone_is_stored_later(files_lab: Lab) -> None:
+    """1. an append with an index entry stores a checkpoint, 2. small ones after it do not, 3. a
+    crash leaves them in the log, 4. housekeeping, closing and many bytes store it."""
+    shard = files_lab.shard()
+
+    shard.append_values(b"first")
+    first = stored_position(shard)
+    assert first == shard.status.length_bytes
+    shard.append_values(b"second")
+    shard.append_values(b"third")
+    assert stored_position(shard) == first
+    files_lab.crash()
+    assert shard.values() == [b"first", b"second", b"third"]
+    assert stored_position(shard) == shard.status.length_bytes
+
+    shard.append_values(b"by housekeeping")
+    shard.append_values(b"by housekeeping")
+    assert stored_position(shard) < shard.status.length_bytes
+    files_lab.engine.housekeep()
+    assert stored_position(shard) == shard.status.length_bytes
+    shard.append_values(b"by closing")
+    assert stored_position(shard) < shard.status.length_bytes
+    files_lab.reopen()
+    assert stored_position(shard) == shard.status.length_bytes
+    shard.append_values(b"x")
+    shard.append_values(b"x" * 2 * CHECKPOINT_BYTES)
+    assert stored_position(shard) == shard.status.length_bytes
+
+
+def test_what_waits_for_the_index_is_stored_at_once(files_lab: Lab) -> None:
+    shard = files_lab.shard()
+    shard.append_values(b"first")
+    shard.append(NewRecord(value=b"second", key=b"k"))
+    assert stored_position(shard) == shard.status.length_bytes
+
+
+def test_a_late_checkpoint_that_fails_closes_the_shard_and_it_reopens(
+    files_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = files_lab.shard()
+    for value in (b"first", b"second"):
+        shard.append_values(value)
+
+    refused: list[object] = []
+
+    def refuse(_: DurableBackend, logs: list[object]) -> None:
+        refused.extend(logs)
+        raise StorageFailed("the key-value store", OSError("refused"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DurableBackend, "commit", refuse)
+        files_lab.engine.housekeep()
+    (log,) = refused
+    assert files_lab.engine.log(shard.name) is not log  # type: ignore[attr-defined]
+    shard.append_values(b"third")
+    assert shard.values() == [b"first", b"second", b"third"]

@@ -74,6 +74,7 @@ def uid(shard: Shard) -> int:
 
 
 def change(shard: Shard, key: bytes, edit: Callable[[bytes], bytes | None]) -> None:
+    shard.lab.engine.housekeep()  # Stores what is kept of producers.
     kv = shard.lab.store.kv
     stored = kv.get(Family.INDEX, key)
     assert stored is not None

@@ -20,7 +20,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import FetchRequest
 from firnmq.brokers.kafka.statistics import ApiStatistics, error_of
 from firnmq.brokers.kafka.storage import KafkaStorage, StoredPartition
 from firnmq.disk import FileRange
-from firnmq.engines import BatchWatcher, OpenLog, View
+from firnmq.engines import BatchWatcher, OpenLog, ShownBatch
 from firnmq.errors import FirnError
 
 _READ_RECORDS_MAX = 64
@@ -93,17 +93,20 @@ class FetchAnswer(BatchWatcher):
         self._timer = loop.call_later(wait_s, self._go_on)
         return True
 
-    def appended(self, base_offset: int, batch: memoryview, view: View) -> None:
-        if self.is_ready or self._task is not None:
-            return
+    def appended(self, shown: ShownBatch) -> None:
+        if not (self.is_ready or self._task is not None or self._give(shown)):
+            self._go_on()
+
+    def _give(self, shown: ShownBatch) -> bool:
+        """Answers with the batch; False if it is not all that the client is to get."""
+        base_offset, batch, view = shown
         template = self._route.template
         if (
             base_offset != self._offset
             or len(batch) < template.request.min_bytes
             or not self._log.shows_all(view)
         ):
-            self._go_on()
-            return
+            return False
         self.parts = [
             template.response(self._correlation_id, view.end_offset, view.start_offset, batch)
         ]
@@ -113,9 +116,13 @@ class FetchAnswer(BatchWatcher):
         self._log.note_reader(view)
         self._quick.handler.record_count += view.end_offset - base_offset
         self._quick.statistics.add(perf_counter() - self._started_s, 0)
+        return True
 
     def settled(self, value: None, error: BaseException | None) -> None:
         if self.is_ready or self._task is not None:
+            return
+        shown = self.shown
+        if shown is not None and len(shown.batch) <= _READ_BYTES_MAX and self._give(shown):
             return
         frame = self._quick.read(self._route, self._correlation_id, self._offset)
         if frame is None:
