@@ -319,6 +319,26 @@ class StaleIncarnation(FirnError):
         self.current = current
 
 
+class NotLeader(ShardError):
+    """The shard is another node's; nothing was changed. Ask its leader."""
+
+    def __init__(self, shard: str, node: int, leader: int | None) -> None:
+        """`node` was asked; `leader` is the one that it knows of, if any."""
+        who = "no node leads it" if leader is None else f"node {leader} does"
+        super().__init__(f"node {node} does not lead ", shard, f": {who}; try again")
+        self.node = node
+        self.leader = leader
+
+
+class NodeUnavailable(FirnError):
+    """Another node cannot be asked now; nothing was sent to it. Try again."""
+
+    def __init__(self, node: int, reason: str) -> None:
+        super().__init__(f"node {node} cannot be reached: {reason}; try again")
+        self.node = node
+        self.reason = reason
+
+
 class Closed(FirnError):
     """The store, engine or pool has been closed."""
 
@@ -401,6 +421,15 @@ class AppendTimedOut(TimedOut):
         )
         self.is_unknown = is_unknown
         """Whether the records may be stored all the same."""
+
+
+class PeerTimedOut(TimedOut):
+    """Another node was asked and has not answered: whether it did what was asked is unknown."""
+
+    def __init__(self, node: int, reason: str) -> None:
+        super().__init__(f"node {node} gave no answer: {reason}; the outcome is unknown")
+        self.node = node
+        self.reason = reason
 
 
 class CreationTimedOut(TimedOut):

@@ -37,6 +37,17 @@ def reachable_host(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT; an IPv6 host loses its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def joined_address(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def write_node_file(directory: str | os.PathLike[str], address: NodeAddress) -> None:
     """Replaces the file as a whole. Only the directory's owner may read it."""
     path = os.path.join(directory, NAME)

@@ -156,6 +156,9 @@ class LogAdmin(Protocol):
     """What only the logs of this node offer: their segments, options, and deletions that say what
     there was."""
 
+    def leads(self, shard: str) -> bool:
+        """Whether this node keeps the shard."""
+
     async def status(self, shard: str) -> ShardStatus: ...
 
     async def roll(self, shard: str) -> None: ...

@@ -86,6 +86,11 @@ class TopicCatalog:
         is_there = topic is not None and topic.topic_id == topic_id and topic.state is _READY
         return topic if is_there else None
 
+    def registered(self, topic_id: str) -> Topic | None:
+        """The topic that has this id, whatever its state."""
+        topic = self._topics.get(self._names.get(topic_id, ""))
+        return topic if topic is not None and topic.topic_id == topic_id else None
+
     @property
     def by_name(self) -> Mapping[str, Topic]:
         """All topics, whatever their state, as they are whenever one looks."""

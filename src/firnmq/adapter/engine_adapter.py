@@ -62,6 +62,7 @@ class EngineStorageAdapter:
         self.submit = engine.submit
         self.append_marker = engine.append_marker
         self.open_log = engine.open_log
+        self.leads = engine.has_shard
         self.read_stored_nowait = engine.read_stored_nowait
         self.read_stored = engine.read_stored
 

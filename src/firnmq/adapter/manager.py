@@ -19,7 +19,7 @@ from firnmq.adapter.api import Driver, StorageAdapter
 from firnmq.adapter.catalog import Topic, TopicCatalog, TopicState, shown_shard
 from firnmq.adapter.foreign import ForeignAdapter
 from firnmq.adapter.offsets import OffsetManager
-from firnmq.adapter.under_way import SHARDS_MAX, TopicsUnderWay
+from firnmq.adapter.under_way import SHARDS_MAX, ClusterClaim, TopicsUnderWay
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig, check_topic_name
 from firnmq.disk import call_blocking, run_blocking
@@ -80,8 +80,10 @@ class StorageDriverManager:
         on_options: Callable[[Topic], None] = lambda topic: None,
         *,
         shard_count_max: int = SHARDS_MAX,
+        cluster_claim: ClusterClaim | None = None,
     ) -> None:
-        """`on_options` is told of every topic that was made or given other options."""
+        """`on_options` is told of every topic that was made or given other options.
+        `cluster_claim` keeps other nodes from changing the same topic."""
         self._on_options = on_options
         self._shard_count_max = shard_count_max
         self.catalog = catalog
@@ -92,7 +94,8 @@ class StorageDriverManager:
         self._driver_list: dict[str, Driver] = {}
         self._lock = threading.Lock()
         """Guards the drivers' making."""
-        self._under_way = TopicsUnderWay(catalog, shard_count_max)
+        self._under_way = TopicsUnderWay(catalog, shard_count_max, cluster_claim)
+        self._is_shared = cluster_claim is not None
         self._followed: dict[str, int] = {}
         """By topic id, the revision of the record whose options the topic's shards have."""
         self._message_seq = itertools.count()
@@ -266,12 +269,16 @@ class StorageDriverManager:
         await call_blocking(None, self.catalog.wait_for, changed)
         return changed
 
-    async def _follow(self, topic: Topic) -> None:
-        """Gives a topic's shards the options of its record."""
+    async def _follow(self, topic: Topic, *, only_here: bool = False) -> None:
+        """Gives a topic's shards the options of its record; `only_here`: those that this node
+        leads."""
         logs = self.driver(topic.config.storage_type).logs
         assert logs is not None, "checked before the change"
+        shards = topic.shard_names()
+        if only_here:
+            shards = [shard for shard in shards if logs.leads(shard)]
         try:
-            await logs.reconfigure(topic.shard_names(), topic.config, topic.revision)
+            await logs.reconfigure(shards, topic.config, topic.revision)
         except ShardNotFound:
             raise TopicNotFound(topic.name) from None  # Deleted since.
         self._followed[topic.topic_id] = topic.revision
@@ -284,7 +291,7 @@ class StorageDriverManager:
             has_engine = topic.config.storage_type in self._built_in
             if has_engine and self._followed.get(topic.topic_id) != topic.revision:
                 with suppress(TopicNotFound):
-                    run_blocking(self._follow(topic))
+                    run_blocking(self._follow(topic, only_here=self._is_shared))
         ids = {topic.topic_id for topic in topics}
         for topic_id in self._followed.keys() - ids:
             self._followed.pop(topic_id, None)
@@ -326,6 +333,9 @@ class StorageDriverManager:
         """Removes what failed changes of topics have left behind. A topic's record decides: what it
         does not count is removed, and all of a topic that is not ready."""
         unfinished = self._under_way.unfinished
+        if self._is_shared:  # What other nodes have left behind: a topic in work is claimed.
+            for topic in self.catalog.unfinished():
+                unfinished.setdefault(topic.name, 0)
         for name, shard_count in list(unfinished.items()):
             try:
                 with self._under_way.claim(name, refusal=AlreadyExists("topic", name)):

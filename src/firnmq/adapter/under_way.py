@@ -4,8 +4,8 @@ all topics may have together."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from firnmq.adapter.catalog import TopicCatalog
 from firnmq.disk.waiting import is_blocking
@@ -18,6 +18,9 @@ from firnmq.errors import (
     TopicNotFound,
 )
 
+ClusterClaim = Callable[[str, FirnError], AbstractContextManager[None]]
+"""Claims a topic's name among all nodes; raises the error if another node has it."""
+
 SHARDS_MAX = 100_000
 """Shards of one topic."""
 _REFUSALS = (AlreadyExists, InvalidArgument, TopicNotFound)
@@ -27,7 +30,13 @@ _REFUSALS = (AlreadyExists, InvalidArgument, TopicNotFound)
 class TopicsUnderWay:
     """Claims of names and of shards. Safe with threads."""
 
-    def __init__(self, catalog: TopicCatalog, shard_count_max: int) -> None:
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        shard_count_max: int,
+        cluster_claim: ClusterClaim | None = None,
+    ) -> None:
+        self._cluster_claim = cluster_claim
         self._catalog = catalog
         self._shard_count_max = shard_count_max
         self._changed = threading.Condition()
@@ -56,7 +65,8 @@ class TopicsUnderWay:
                 self._check_room(name, shard_count)
             self._claims[name] = shard_count
         try:
-            yield
+            with self._claimed_everywhere(name, refusal):
+                yield
         except _REFUSALS:
             raise
         except BaseException:
@@ -66,6 +76,14 @@ class TopicsUnderWay:
             with self._changed:
                 del self._claims[name]
                 self._changed.notify_all()
+
+    def _claimed_everywhere(
+        self, name: str, refusal: FirnError | None
+    ) -> AbstractContextManager[None]:
+        if self._cluster_claim is None:
+            return nullcontext()
+        under_way = TimedOut(f"another node changes topic {name!r}; try again")
+        return self._cluster_claim(name, refusal or under_way)
 
     def note_unfinished(self, name: str, shard_count: int) -> None:
         """Notes that a change of a topic may have left something behind."""

@@ -29,6 +29,7 @@ from firnmq.interrupts import STOPPED, raising_interrupts, release_termination, 
 
 COMMANDS = {
     "acl": "Say which Kafka clients may do what.",
+    "cluster": "Run nodes that share their topics, and show how a cluster is.",
     "completion": "Print a script that makes a shell complete commands, options and topics.",
     "config": "Show and change the options of topics on a running node.",
     "delete": "Delete records of a topic; no read shows them from then on.",
@@ -36,6 +37,7 @@ COMMANDS = {
     "dump": "Show the batches of a segment file.",
     "group": "List, describe, move and delete the consumer groups of a running node.",
     "lake": "Topics as tables: convert, look after, ask.",
+    "node": "List the nodes of a cluster.",
     "produce": "Store a value, or the records of a file, and say where they are.",
     "read": "Print records by offset, key, tag or time, and follow a topic.",
     "recover": "Make a data directory from what an object store has.",

@@ -310,6 +310,15 @@ class ReadEngine(Protocol):
 class UpkeepEngine(Protocol):
     """Makes, changes and removes shards, and looks after them."""
 
+    def has_shard(self, shard: str) -> bool:
+        """Whether the shard is one of this engine's. Never waits."""
+
+    def adopt(self, spec: ShardSpec) -> None:
+        """Takes over a shard that the catalog gives to this node."""
+
+    def discard(self, shard: str) -> None:
+        """Removes what is here of a shard that the catalog does not have any more."""
+
     def create_shard(self, name: str, config: TopicConfig) -> ShardSpec: ...
 
     def create_shards(

@@ -139,6 +139,26 @@ class LogEngine:
                 raise storage_failure(names[0], error) from error
             raise
 
+    def has_shard(self, shard: str) -> bool:
+        """Whether the shard is one of this engine's. Never waits."""
+        return shard in self._logs.specs
+
+    def adopt(self, spec: ShardSpec) -> None:
+        """Takes over a shard that the catalog gives to this node."""
+        self._logs.check_open()
+        self._logs.specs.setdefault(spec.name, spec)
+
+    def discard(self, shard: str) -> None:
+        """Removes what is here of a shard that the catalog does not have any more."""
+        self._logs.check_open()
+        spec = self._logs.specs.pop(shard, None)
+        if spec is not None:
+            try:
+                self._logs.drop(spec)
+                self._state.forget_here([spec])
+            except OSError as error:
+                raise storage_failure(shard, error) from error
+
     def list_shard(self) -> list[ShardSpec]:
         return list(self._logs.specs.values())
 

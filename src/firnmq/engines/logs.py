@@ -11,7 +11,14 @@ from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.rolling.steps import wait_for_roll
 from firnmq.engines.troubles import ShardTroubles
-from firnmq.errors import Closed, Corruption, ShardNotFound, StorageFailed, storage_failure
+from firnmq.errors import (
+    Closed,
+    Corruption,
+    ShardError,
+    ShardNotFound,
+    StorageFailed,
+    storage_failure,
+)
 from firnmq.health import Health
 
 _LOCK_STRIPES = 64
@@ -82,6 +89,17 @@ class ShardLogs:
                 held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
                 held.enter_context(log.lock)
             self._keeper.drop_shard(spec, log)
+            self.troubles.forget(spec.name)
+
+    def release(self, spec: ShardSpec, refusal: ShardError) -> None:
+        """Closes a shard's log; its bytes stay. The log refuses all further use."""
+        with self.opening(spec), ExitStack() as held:
+            log = self._by_name.pop(spec.name, None)
+            if log is not None:
+                with log.lock:
+                    log.refuse(refusal)
+                    wait_for_roll(log)
+                held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
             self.troubles.forget(spec.name)
 
     def _open(self, name: str, failed: ShardLog | None) -> ShardLog:

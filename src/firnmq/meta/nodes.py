@@ -37,6 +37,21 @@ class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return StaleIncarnation(self.node, self.incarnation, current)
 
 
+def take_incarnation(store: MetaStore, node: int) -> NodeIdentity:
+    """Gives the node a new incarnation; an earlier one can no longer write. It is not listed."""
+    key = incarnation_key(node)
+    while True:
+        entry = store.get(key)
+        last = 0 if entry is None else decode(entry, Incarnation).incarnation
+        compare = Compare.absent(key) if entry is None else Compare.unchanged(entry)
+        try:
+            revision = store.txn([compare], {key: encode(Incarnation(incarnation=last + 1))})
+        except TxnConflict:
+            continue  # Another process registers the same node; the later registration wins.
+        guard = Compare(key=key, revision=revision)
+        return NodeIdentity(node=node, incarnation=last + 1, guard=guard)
+
+
 def register_node(
     store: MetaStore, node: int, clock: Clock, session: Session | None = None
 ) -> NodeIdentity:

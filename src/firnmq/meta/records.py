@@ -23,8 +23,12 @@ TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
 OFFSETS = "offsets/"
 RULES = "rules/"
+MEMBERS = "members/"
+COORDINATORS = "coordinators/"
+CLUSTER = "cluster"
 INCARNATIONS = "incarnations/"
 NEXT_UID = "counters/next_shard_uid"
+NEXT_PRODUCER_ID = "counters/next_producer_id"
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -72,6 +76,8 @@ class ShardRecord(Record, frozen=True, kw_only=True):
     """The active segment."""
     epoch: int = 0
     """Goes up when the leader changes, and is written into batches."""
+    leader: int = 0
+    """The node of the active segment; 0 where the store is of one node."""
     start: int = 0
     """First readable offset."""
     topic_id: str | None = None
@@ -164,9 +170,41 @@ class RuleRecord(Record, frozen=True, kw_only=True):
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
+    """A node that is there. In a cluster it belongs to the node's session."""
+
     node: int
     incarnation: int
     registered_ms: int
+    kafka: str = ""
+    """Where Kafka clients reach it, HOST:PORT."""
+    peers: str = ""
+    """Where other nodes reach it, HOST:PORT."""
+    http: str = ""
+    """URL of its HTTP listener, if it has one."""
+
+
+class ClusterRecord(Record, frozen=True, kw_only=True):
+    """What all nodes of a cluster share."""
+
+    cluster_id: str
+    secret: bytes
+    """Nodes prove to each other that they know it."""
+    made_ms: int
+
+
+class MemberRecord(Record, frozen=True, kw_only=True):
+    """A node that belongs to the cluster, whether it is there or not."""
+
+    node: int
+    directory_id: str
+    """Of its data directory: no other one may take its place."""
+    joined_ms: int
+
+
+class CoordinatorRecord(Record, frozen=True, kw_only=True):
+    """Which node keeps the groups and transactional ids of a slot."""
+
+    node: int
 
 
 class Incarnation(Record, frozen=True, kw_only=True):
@@ -210,6 +248,18 @@ def segment_seq_of(key: str) -> int:
 
 def node_key(node: int) -> str:
     return f"{NODES}{node:010d}"
+
+
+def member_key(node: int) -> str:
+    return f"{MEMBERS}{node:010d}"
+
+
+def coordinator_key(slot: int) -> str:
+    return f"{COORDINATORS}{slot:04d}"
+
+
+def topic_claim_key(name: str) -> str:
+    return f"claims/topics/{name}"
 
 
 def incarnation_key(node: int) -> str:

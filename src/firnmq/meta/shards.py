@@ -18,7 +18,6 @@ from firnmq.clock import Clock
 from firnmq.config import TopicConfig
 from firnmq.engines.catalog.segments import IllegalTransition, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec
-from firnmq.engines.catalog.transactions import OpenTransaction
 from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import (
     AlreadyExists,
@@ -29,8 +28,9 @@ from firnmq.errors import (
     StorageFailed,
 )
 from firnmq.eventlog import EventLogger
-from firnmq.meta.api import Compare, Entry, MetaStore, TxnConflict
+from firnmq.meta.api import Compare, Entry, Event, MetaStore, TxnConflict
 from firnmq.meta.cache import MetaCache
+from firnmq.meta.conversions import deleted_record, meta_of, sealed_record
 from firnmq.meta.nodes import NodeIdentity
 from firnmq.meta.records import (
     NEXT_UID,
@@ -42,6 +42,7 @@ from firnmq.meta.records import (
     GraveRecord,
     LakeRecord,
     Record,
+    Replica,
     SegmentRecord,
     ShardRecord,
     TopicRecord,
@@ -79,7 +80,11 @@ class MetaShards:
         clock: Clock,
         *,
         wait_s: float = SHARDS_WAIT_S,
+        is_shared: bool = False,
     ) -> None:
+        """`is_shared`: other nodes have shards in the store as well. `shards` are those that this
+        node leads."""
+        self._is_shared = is_shared
         self._store = store
         self._cache = cache
         self._node = node
@@ -90,13 +95,29 @@ class MetaShards:
             record.uid: record.name
             for record in (decode(entry, ShardRecord) for entry in cache.below(SHARDS))
         }
+        if is_shared:
+            cache.listen(SHARDS, self._follow)
+
+    def _follow(self, events: list[Event]) -> None:
+        """Learns the numbers of shards that other nodes have added."""
+        for event in events:
+            if event.entry is not None:
+                record = decode(event.entry, ShardRecord)
+                self._names[record.uid] = record.name
 
     # Shards -------------------------------------------------------------------------------------
 
     def add_shards(
-        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
+        self,
+        names: Sequence[str],
+        config: TopicConfig,
+        topic_id: str | None = None,
+        *,
+        leaders: Mapping[str, Replica] | None = None,
     ) -> list[ShardSpec]:
         """Registers shards with their first segments, under numbers that were never used.
+
+        `leaders` are the nodes of the shards, by name; by default all are this node's.
 
         Returns when the node's cache has them; raises TimedOut if it does not in time. A
         transaction holds as many shards as fit. If a later transaction fails, the caller removes
@@ -110,18 +131,21 @@ class MetaShards:
         revision = 0
         with self._adding:
             for part in _parts(names, per_txn):
-                revision, added = self._add(part, config, topic_id)
+                revision, added = self._add(part, config, topic_id, leaders)
                 specs += added
         self._cache.wait_for_revision(revision, self.wait_s)
         return specs
 
     def _add(
-        self, names: list[str], config: TopicConfig, topic_id: str | None
+        self,
+        names: list[str],
+        config: TopicConfig,
+        topic_id: str | None,
+        leaders: Mapping[str, Replica] | None,
     ) -> tuple[int, list[ShardSpec]]:
         options = None if topic_id is not None else config.options()
-        first_segment = encode(
-            self._active(SegmentMeta(seq=0, base_offset=0, created_ms=self._now()))
-        )
+        first = SegmentMeta(seq=0, base_offset=0, created_ms=self._now())
+        own_segment = encode(self._active(first))
         while True:
             counter = self._store.get(NEXT_UID)
             uid = 1 if counter is None else decode(counter, Counter).value
@@ -134,10 +158,19 @@ class MetaShards:
             for name in names:
                 key = shard_key(name)
                 compares.append(Compare.absent(key))
-                puts[key] = encode(
-                    ShardRecord(name=name, uid=uid, active=0, topic_id=topic_id, options=options)
+                leader = None if leaders is None else leaders[name]
+                record = ShardRecord(
+                    name=name,
+                    uid=uid,
+                    active=0,
+                    leader=0 if leader is None else leader.node,
+                    topic_id=topic_id,
+                    options=options,
                 )
-                puts[segment_key(name, 0)] = first_segment
+                puts[key] = encode(record)
+                puts[segment_key(name, 0)] = (
+                    own_segment if leader is None else encode(self._active(first, leader))
+                )
                 specs.append(ShardSpec(name=name, uid=uid, config=config))
                 uid += 1
             try:
@@ -164,6 +197,8 @@ class MetaShards:
         found = []
         for entry in self._cache.below(SHARDS):
             record = decode(entry, ShardRecord)
+            if self._is_shared and record.leader != self._node.node:
+                continue
             if record.topic_id is None:
                 config = config_of(record.options or {}, entry.key)
             elif record.topic_id in configs:
@@ -176,8 +211,9 @@ class MetaShards:
             )
         return found
 
-    def remove_shards(self, names: Iterable[str]) -> None:
-        """Deletes the records of shards and their segments; ignores missing ones.
+    def remove_shards(self, names: Iterable[str], compares: Sequence[Compare] = ()) -> None:
+        """Deletes the records of shards and their segments; ignores missing ones. StaleEpoch, with
+        nothing more removed, once one of the compares fails.
 
         The same transaction records graves for the segments' copies in the object store.
         """
@@ -200,7 +236,7 @@ class MetaShards:
                 uids.append(decode(shard_entry, ShardRecord).uid)
         for part in _parts(keys, self._store.txn_ops_max // _ENTRIES_PER_REMOVAL):
             buried = {_grave_key(key): graves[key] for key in part if key in graves}
-            self._txn([], buried, part)
+            self._txn(compares, buried, part)
         for uid in uids:
             self._names.pop(uid, None)
 
@@ -262,14 +298,14 @@ class MetaShards:
     def chain(self, uid: int) -> list[SegmentMeta]:
         """The shard's segments in order, including those whose bytes are being removed."""
         return [
-            _meta(segment_seq_of(entry.key), decode(entry, SegmentRecord))
+            meta_of(segment_seq_of(entry.key), decode(entry, SegmentRecord))
             for entry in self._segments(self._name(uid))
         ]
 
     def segment(self, uid: int, seq: int) -> SegmentMeta | None:
         """One segment, read from the store."""
         entry = self._store.get(segment_key(self._name(uid), seq))
-        return None if entry is None else _meta(seq, decode(entry, SegmentRecord))
+        return None if entry is None else meta_of(seq, decode(entry, SegmentRecord))
 
     def producers(self, uid: int, seq: int) -> tuple[tuple[int, bytes], ...]:
         """Idempotent producers at the end of a sealed segment."""
@@ -294,7 +330,7 @@ class MetaShards:
         self._txn(
             [Compare.unchanged(entry), Compare.unchanged(shard_entry)],
             {
-                entry.key: _sealed(segment, sealed, producers),
+                entry.key: sealed_record(segment, sealed, producers),
                 segment_key(name, active.seq): self._active(active),
                 shard_entry.key: msgspec.structs.replace(shard, active=active.seq),
             },
@@ -313,8 +349,8 @@ class MetaShards:
         bounds = (segment.start, last.end)
         if (new.base_offset, new.end_offset) != bounds or new.state is not SegmentState.SEALED:
             raise IllegalTransition(f"segment {new.seq} cannot become another segment")
-        puts: dict[str, Record] = {entry.key: _sealed(segment, new, last.producers)}
-        puts.update((other.key, _deleted(record)) for other, record in others)
+        puts: dict[str, Record] = {entry.key: sealed_record(segment, new, last.producers)}
+        puts.update((other.key, deleted_record(record)) for other, record in others)
         compared = (entry, *(other for other, _ in others))
         self._txn([Compare.unchanged(each) for each in compared], puts)
 
@@ -343,7 +379,7 @@ class MetaShards:
             record = decode(entry, SegmentRecord)
             if record.state is SegmentState.DELETED and record.tier is not None:
                 shard = entry.key.removeprefix(SEGMENTS).rpartition("/")[0]
-                found.append((shard, _meta(segment_seq_of(entry.key), record)))
+                found.append((shard, meta_of(segment_seq_of(entry.key), record)))
         return found
 
     def forget_copy(self, uid: int, seq: int) -> None:
@@ -410,7 +446,7 @@ class MetaShards:
         for meta in deleted:
             held, segment = self._held(name, meta.seq, meta.epoch, meta.state)
             compares.append(Compare.unchanged(held))
-            puts[held.key] = _deleted(segment)
+            puts[held.key] = deleted_record(segment)
         if active is not None and active.seq != shard.active:
             deletes.append(segment_key(name, shard.active))
             puts[segment_key(name, active.seq)] = self._active(active)
@@ -495,13 +531,14 @@ class MetaShards:
             raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
         return entry, segment
 
-    def _active(self, meta: SegmentMeta) -> SegmentRecord:
+    def _active(self, meta: SegmentMeta, leader: Replica | None = None) -> SegmentRecord:
+        leader = leader or self._node.replica
         return SegmentRecord(
             state=SegmentState.ACTIVE,
             epoch=meta.epoch,
-            leader=self._node.node,
-            replicas=(self._node.node,),
-            isr=(self._node.replica,),
+            leader=leader.node,
+            replicas=(leader.node,),
+            isr=(leader,),
             start=meta.base_offset,
             created_ms=meta.created_ms,
             medium=meta.medium,
@@ -521,57 +558,6 @@ def _in_part(name: str, error: FirnError) -> StorageFailed:
 def _grave_key(key: str) -> str:
     """The key of the grave of a segment's copy, which is kept after the shard is deleted."""
     return TIER_GRAVES + key.removeprefix(SEGMENTS)
-
-
-def _deleted(record: SegmentRecord) -> SegmentRecord:
-    return msgspec.structs.replace(record, state=SegmentState.DELETED, epoch=record.epoch + 1)
-
-
-def _sealed(
-    record: SegmentRecord, meta: SegmentMeta, producers: Sequence[tuple[int, bytes]]
-) -> SegmentRecord:
-    return msgspec.structs.replace(
-        record,
-        state=SegmentState.SEALED,
-        epoch=meta.epoch,
-        medium=meta.medium,
-        end=meta.end_offset,
-        length=meta.length,
-        crc=meta.crc,
-        max_timestamp=meta.max_timestamp,
-        sealed_ms=meta.sealed_ms,
-        first_expiry_ms=meta.first_expiry_ms,
-        slot=meta.slot,
-        compacted_ms=meta.compacted_ms,
-        has_gaps=meta.has_gaps,
-        tombstone_count=meta.tombstone_count,
-        transactions=tuple(map(tuple, meta.transactions)),
-        producers=tuple(producers),
-    )
-
-
-def _meta(seq: int, record: SegmentRecord) -> SegmentMeta:
-    return SegmentMeta(
-        seq=seq,
-        base_offset=record.start,
-        created_ms=record.created_ms,
-        state=record.state,
-        medium=record.medium,
-        epoch=record.epoch,
-        end_offset=record.end,
-        length=record.length,
-        crc=record.crc,
-        max_timestamp=record.max_timestamp,
-        sealed_ms=record.sealed_ms,
-        first_expiry_ms=record.first_expiry_ms,
-        slot=record.slot,
-        compacted_ms=record.compacted_ms,
-        has_gaps=record.has_gaps,
-        tombstone_count=record.tombstone_count,
-        transactions=tuple(OpenTransaction(*each) for each in record.transactions),
-        tier=record.tier,
-        is_local=record.is_local,
-    )
 
 
 def _parts(items: Sequence[str], size: int) -> Iterator[list[str]]:

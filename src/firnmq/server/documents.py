@@ -435,6 +435,33 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with the storage, oldest first, at most a hundred."""
 
 
+class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that belongs to a cluster."""
+
+    node: int
+    state: str
+    """here, registered or away."""
+    incarnation: int
+    """How often it was started; 0 while it is away."""
+    registered_ms: int
+    leaders: int
+    """Shards that it leads; while it is away, so are they."""
+    coordinator_slots: int
+    """Of 64, over which groups are spread; those without a node get one when they are used."""
+    kafka: str
+    http: str
+
+
+class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    cluster_id: str
+    meta: str
+    """What keeps the metadata: etcd or sqlite."""
+    revision: int
+    """Of the metadata, as far as the answering node has it."""
+    shard_count: int
+    nodes: list[ClusterNode]
+
+
 class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str
     """live, ready, stopping or failing."""

@@ -28,7 +28,7 @@ from firnmq.meta.records import (
 
 FIRST_NODE = 1
 _META_KEY = "directory"
-_STATE_KEY = b"D"
+STATE_KEY = b"D"
 _KEY_END = b"\xff" * 16
 """After every existing key, in any family."""
 
@@ -48,7 +48,7 @@ def register_directory(
 
     It needs no session: the lock on the directory excludes other processes.
     """
-    entry, known = meta.get(_META_KEY), _known(kv)
+    entry, known = meta.get(_META_KEY), known_directory(kv)
     reason = _difference(meta, entry, known)
     if reason is not None:
         text = f"{reason}; put meta.db and db back from the same copy of the directory"
@@ -62,9 +62,14 @@ def register_directory(
     identity = register_node(meta, _last_node(meta) if node is None else node, clock)
     record = DirectoryRecord(directory_id, identity.node, identity.incarnation)
     with kv.batch() as batch:
-        batch.put(Family.STATE, _STATE_KEY, msgspec.msgpack.encode(record))
+        batch.put(Family.STATE, STATE_KEY, msgspec.msgpack.encode(record))
     kv.sync()
     return identity
+
+
+def single_directory(meta: MetaStore) -> bool:
+    """Whether the metadata is that of a node that is alone."""
+    return meta.get(_META_KEY) is not None
 
 
 def directory_id(meta: MetaStore) -> str:
@@ -75,19 +80,21 @@ def directory_id(meta: MetaStore) -> str:
     return entry.value.decode()
 
 
-def _known(kv: KeyValueStore) -> DirectoryRecord | None:
-    stored = kv.get(Family.STATE, _STATE_KEY)
+def known_directory(kv: KeyValueStore) -> DirectoryRecord | None:
+    stored = kv.get(Family.STATE, STATE_KEY)
     if stored is None:
         return None
     try:
         return msgspec.msgpack.decode(stored, type=DirectoryRecord)
     except msgspec.MsgspecError as error:
-        raise Corruption(str(error), where=f"state entry {_STATE_KEY!r}") from error
+        raise Corruption(str(error), where=f"state entry {STATE_KEY!r}") from error
 
 
 def _difference(meta: MetaStore, entry: Entry | None, known: DirectoryRecord | None) -> str | None:
     if entry is None:
-        return None if known is None else "the metadata is gone"
+        if known is None:
+            return None
+        return "the metadata is gone, or it is a cluster's: then start it with [cluster]"
     if known is None:
         return "the key-value store is gone" if meta.range(SHARDS).entries else None
     if entry.value != known.directory_id.encode():

@@ -22,6 +22,7 @@ from firnmq.adapter import (
     TopicCatalog,
 )
 from firnmq.adapter.catalog import TOPIC_WAIT_S
+from firnmq.adapter.forwarding import ShardFollower
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
@@ -58,6 +59,8 @@ from firnmq.nodefile import LOCK_NAME
 from firnmq.server.diskguard import DiskGuard
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
+from firnmq.server.member import ClusterMember
+from firnmq.server.strays import sweep_strays
 from firnmq.server.tier import CACHE_DIRECTORY, Tier, open_object_store
 from firnmq.tiering.move.mover import TierMover
 from firnmq.tiering.stores import ObjectStore
@@ -92,12 +95,15 @@ class LocalStore:
         open_objects: Callable[[TieringConfig], ObjectStore] = open_object_store,
         open_reserve: Callable[[Path, int], Reserve] = Reserve,
         replication: Replication | None = None,
+        member: ClusterMember | None = None,
     ) -> None:
         """`files`, `open_kv`, `open_meta` and `open_reserve` access the disk: tests pass failing
         ones. `node` is the number of the registration, by default the last one. `cold` reads
         segments that are only in the object store; with `tiering` the store opens one, and a mover.
         The mover runs in the background unless `moves` or `background` is False. `replication`
-        advances the high watermarks of logs; without it, durable records are visible."""
+        advances the high watermarks of logs; without it, durable records are visible. `member` is
+        the directory's place in a cluster, by default it is alone."""
+        self.member = member
         self._replication = replication
         self._cold = cold
         self._tiering = tiering or TieringConfig()
@@ -115,16 +121,22 @@ class LocalStore:
             reserve = open_reserve(path, self.config.disk_reserve_bytes)
             self.guard = DiskGuard(reserve, self.health)
             self._make_private()
-            self.meta = open_meta(path / META_NAME)
+            if member is None:
+                self.meta = open_meta(path / META_NAME)
+            else:
+                self.meta = member.open_meta(self.clock)
             opened.callback(self.meta.close)
             self.kv = open_kv(path / _DATABASE_DIRECTORY)
             opened.callback(self.kv.close)
-            if isinstance(self.meta, SqliteMetaStore):
+            if isinstance(self.meta, SqliteMetaStore) and member is None:
                 self.guard.watch(META_NAME, self.meta)
             self.guard.watch(_DATABASE_DIRECTORY, self.kv)
             self.guard.reclaim_from(self.kv)
             sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
-            self.node = register_directory(path, self.kv, self.meta, self.clock, node)
+            if member is None:
+                self.node = register_directory(path, self.kv, self.meta, self.clock, node)
+            else:
+                self.node = member.join(path, self.kv, self.meta, self.clock)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             self.guard.look()
             if background:
@@ -144,7 +156,8 @@ class LocalStore:
         # RocksDB and SQLite create files by the umask, which belongs to the embedding program. The
         # directory's mode protects those of RocksDB; SQLite uses the mode of its database file.
         (self.path / _DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
-        (self.path / META_NAME).touch(mode=PRIVATE_FILE)
+        if self.member is None:
+            (self.path / META_NAME).touch(mode=PRIVATE_FILE)
 
     def file_statistics(self) -> FileStatistics:
         return self.files.statistics()
@@ -190,11 +203,7 @@ class LocalStore:
         self, opened: ExitStack, adapters: Mapping[str, AdapterFactory], *, cache_offsets: bool
     ) -> None:
         path, config, clock = self.path, self.config, self.clock
-        self.cache = MetaCache(self.meta)
-        opened.callback(self.cache.close)
-        self.catalog = TopicCatalog(self.meta, self.cache)
-        self.health.shown = self.catalog.shown
-        self.shards = shards = MetaShards(self.meta, self.cache, self.node, clock)
+        shards = self._open_catalog(opened)
         opened.callback(self.kv.sync_late)
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
@@ -256,11 +265,43 @@ class LocalStore:
         self._open_manager(opened, cache_offsets=cache_offsets)
         for engine in self.engines.values():
             opened.callback(engine.close)
+        if self.member is not None:
+            self._serve_others(self.member, opened)
         for name, factory in adapters.items():
             self.manager.register(name, factory)
-        for topic in run_blocking(self.manager.finish_interrupted()):
-            _log.info("unfinished_topic_removed", topic=topic)
+        if self.member is None:
+            for topic in run_blocking(self.manager.finish_interrupted()):
+                _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
+
+    def _open_catalog(self, opened: ExitStack) -> MetaShards:
+        """What exists, as the metadata has it."""
+        self.cache = MetaCache(self.meta)
+        opened.callback(self.cache.close)
+        self.catalog = TopicCatalog(self.meta, self.cache)
+        self.health.shown = self.catalog.shown
+        is_shared = self.member is not None
+        self.shards = MetaShards(self.meta, self.cache, self.node, self.clock, is_shared=is_shared)
+        if self.member is not None:
+            self.member.begin(self.meta, self.cache, self.shards, self.node)
+            opened.callback(self.member.close)
+        return self.shards
+
+    def _serve_others(self, member: ClusterMember, opened: ExitStack) -> None:
+        """Follows the metadata, and answers other nodes."""
+        specs = self.shards.shards()
+        names, uids = {spec.name for spec in specs}, {spec.uid for spec in specs}
+        sweep_strays(self.path / SEGMENT_DIRECTORY, self.kv, self.state, names, uids)
+        follower = ShardFollower(
+            self.node.node,
+            self.cache,
+            self.catalog,
+            self.engines,
+            self.offsets.forget_shards,
+        )
+        opened.callback(follower.close)
+        drivers = {name: self._local_driver(name) for name in self.engines}
+        member.serve(self.catalog, drivers, follower)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
         """What writes the logs. Closing serves what is queued, with the rolls that it waits for."""
@@ -310,6 +351,7 @@ class LocalStore:
             {name: self._factory(name) for name in self.engines},
             on_options=self._judge_tiering,
             shard_count_max=self.config.shard_count_max,
+            cluster_claim=None if self.member is None else self.member.cluster.claim_topic,
         )
         opened.callback(self.manager.close)
 
@@ -336,5 +378,13 @@ class LocalStore:
             )
 
     def _factory(self, storage_type: str) -> DriverFactory:
+        member, engine = self.member, self.engines[storage_type]
+        if member is None:
+            return lambda: self._local_driver(storage_type)
+        return lambda: member.driver(
+            self._local_driver(storage_type), engine, self.catalog, self.clock
+        )
+
+    def _local_driver(self, storage_type: str) -> EngineStorageAdapter:
         engine = self.engines[storage_type]
-        return lambda: EngineStorageAdapter(engine, self.offsets, self._readers, self._cold_readers)
+        return EngineStorageAdapter(engine, self.offsets, self._readers, self._cold_readers)

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from firnmq.brokers.kafka.broker import KafkaBroker
 from firnmq.brokers.kafka.configs import LOG_DIRS
 from firnmq.brokers.kafka.expiry import OffsetExpiry
+from firnmq.brokers.kafka.forwarding import OPERATION, CoordinatorForwarding
 from firnmq.brokers.kafka.groups import GroupCoordinator
+from firnmq.brokers.kafka.nodes import ClusterNodes
 from firnmq.brokers.kafka.offsets import GroupOffsets, KvGroupStore
 from firnmq.brokers.kafka.producer_ids import ProducerIds
+from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.kafka.transaction_gate import TransactionGate
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoordinator
 from firnmq.brokers.security import Authenticator, UserStore
 from firnmq.brokers.security.acl import Authorizer, RuleStore
@@ -24,12 +28,19 @@ from firnmq.brokers.security.principal import CertificateNames
 from firnmq.errors import CannotListen
 from firnmq.eventlog import EventLogger
 from firnmq.lake.plans.wire import HTTP_URL
-from firnmq.nodefile import NodeAddress, reachable_host, remove_node_file, write_node_file
+from firnmq.nodefile import (
+    NodeAddress,
+    joined_address,
+    reachable_host,
+    remove_node_file,
+    write_node_file,
+)
 from firnmq.server.admin.http.listener import AdminListener, taken_port
 from firnmq.server.admin.http.token import admin_token, check_token_file
 from firnmq.server.admin.parts import AnswerCommand, NodeParts
-from firnmq.server.descriptors import descriptor_limit, share_out, within
+from firnmq.server.descriptors import DescriptorShares, descriptor_limit, share_out, within
 from firnmq.server.local import LocalStore
+from firnmq.server.member import ClusterMember
 from firnmq.server.settings import NodeConfig
 
 if TYPE_CHECKING:
@@ -71,24 +82,26 @@ class Node:
             check_token_file(config.admin)
             self.admin = self._admin_listener()
             self._stack.push_async_callback(self.admin.stop)
-        local = LocalStore(
-            self._path, config=config.store, node=config.kafka.node_id, tiering=config.tiering
-        )
-        self._stack.callback(local.close)
+        local = self._open_store()
+        member = local.member
         local.offset_rows.limits = config.kafka.groups.offset_limits
         coordinator = GroupCoordinator(
             KvGroupStore(local.offset_rows), config=config.kafka.groups, wall_clock=local.clock
         )
         await self._stack.enter_async_context(coordinator)
         storage, offsets = KafkaStorage(local.manager), GroupOffsets(local.offsets)
-        producer_ids = ProducerIds(local.kv)
+        producer_ids = ProducerIds(local.kv, None if member is None else local.meta)
+        others = _other_nodes(member, local)
         transactions = TransactionCoordinator(
-            KvTransactionStore(local.offset_rows),
+            KvTransactionStore(local.offset_rows) if others is None else others.spread,
             storage,
             producer_ids.take,
             clock=local.clock,
             config=config.kafka.transactions,
+            deliver=None if others is None else others.spread.deliver,
         )
+        if others is not None:
+            others.serve_transactions(storage, transactions)
         await self._stack.enter_async_context(transactions)
         expiry = OffsetExpiry(
             offsets,
@@ -113,16 +126,15 @@ class Node:
             certificate_names=names,
             authorizer=self._authorizer(rules),
             shown=self._shown(),
+            nodes=None if others is None else others.nodes,
+            forwarding=None if others is None else others.forwarding,
+            spread=None if others is None else others.spread,
         )
+        if others is not None:
+            others.serve_requests(self.broker)
         await self.broker.start()
         self._stack.push_async_callback(self._stop_serving)
-        _log.info(
-            "descriptors",
-            limit=shares.limit,
-            files=shares.open_files,
-            kafka_connections=shares.kafka_connections,
-            http_connections=shares.http_connections,
-        )
+        _log_descriptors(shares)
         if self.admin is not None:
             parts = NodeParts(
                 config=config,
@@ -141,7 +153,41 @@ class Node:
             if token is not None:
                 _log.info("admin_token", path=token.path.resolve(), is_new=token.is_new)
             self.admin.start(parts, token)
+        if member is not None:
+            await self._register(member, local)
         self._write_address()
+
+    async def _register(self, member: ClusterMember, local: LocalStore) -> None:
+        """Lists the node among those that clients and other nodes are sent to."""
+        address = self.broker.address
+        kafka = joined_address(reachable_host(address.host).strip("[]"), address.port)
+        http = "" if self.admin is None else self.admin.url
+        loop = asyncio.get_running_loop()
+
+        def superseded() -> None:
+            """Another process has become this node: this one stops, as if it was told to."""
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        await loop.run_in_executor(None, member.register, local.clock, kafka, http, superseded)
+
+        async def unregister() -> None:
+            await loop.run_in_executor(None, member.unregister)
+
+        self._stack.push_async_callback(unregister)
+
+    def _open_store(self) -> LocalStore:
+        config, member = self.config, None
+        if config.cluster.enabled:
+            member = ClusterMember(config.cluster, config.meta, config.kafka.node_id)
+        local = LocalStore(
+            self._path,
+            config=config.store,
+            node=config.kafka.node_id,
+            tiering=config.tiering,
+            member=member,
+        )
+        self._stack.callback(local.close)
+        return local
 
     def _admin_listener(self) -> AdminListener:
         """Bound. If its port cannot be had, the error also says whether the Kafka port can."""
@@ -220,6 +266,43 @@ class Node:
 
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
+
+
+class _OtherNodes:
+    """What the Kafka broker knows of the other nodes, and what it tells them."""
+
+    def __init__(self, member: ClusterMember, local: LocalStore) -> None:
+        cluster = member.cluster
+        self._member = member
+        self.nodes = ClusterNodes(cluster, member.cluster_id)
+        self.forwarding = CoordinatorForwarding(cluster, self.nodes)
+        self.spread = SpreadOffsets(cluster, self.nodes, local.offset_rows)
+
+    def serve_transactions(
+        self, storage: KafkaStorage, transactions: TransactionCoordinator
+    ) -> None:
+        storage.gate = gate = TransactionGate(self._member.cluster, self.nodes, transactions)
+        others = self._member.service.others
+        others |= gate.serve(storage.led_driver)
+        others |= self.spread.serve(transactions)
+
+    def serve_requests(self, broker: KafkaBroker) -> None:
+        self._member.service.others[OPERATION] = self.forwarding.served_by(broker.serve_forwarded)
+
+
+def _other_nodes(member: ClusterMember | None, local: LocalStore) -> _OtherNodes | None:
+    """None if the node is alone."""
+    return None if member is None else _OtherNodes(member, local)
+
+
+def _log_descriptors(shares: DescriptorShares) -> None:
+    _log.info(
+        "descriptors",
+        limit=shares.limit,
+        files=shares.open_files,
+        kafka_connections=shares.kafka_connections,
+        http_connections=shares.http_connections,
+    )
 
 
 async def serve(

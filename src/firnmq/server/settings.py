@@ -10,10 +10,12 @@ from pathlib import Path
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.groups import GroupConfig
 from firnmq.brokers.kafka.transactions import TransactionConfig
+from firnmq.cluster.config import ClusterConfig
 from firnmq.config import (
     AdminConfig,
     LakeConfig,
     LogConfig,
+    MetaConfig,
     NodeStoreConfig,
     SecurityConfig,
     Settings,
@@ -28,7 +30,7 @@ from firnmq.server.meta_settings import read_meta_role_config
 
 _SECTIONS = (
     *("store", "kafka", "groups", "transactions", "topic_defaults"),
-    *("admin", "security", "log", "tiering", "lake"),
+    *("admin", "security", "log", "tiering", "lake", "meta", "cluster"),
 )
 
 
@@ -47,6 +49,25 @@ class NodeConfig:
     log: LogConfig = field(default_factory=LogConfig)
     tiering: TieringConfig = field(default_factory=TieringConfig)
     lake: LakeConfig = field(default_factory=LakeConfig)
+    meta: MetaConfig = field(default_factory=MetaConfig)
+    """Where the metadata of a cluster is; a node that is alone has its own."""
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    def __post_init__(self) -> None:
+        cluster = self.cluster
+        if not cluster.enabled:
+            if self.meta.endpoints or cluster.meta_file is not None:
+                text = "shared metadata is for nodes of a cluster; set cluster.enabled as well"
+                raise InvalidArgument("cluster.enabled", text)
+            return
+        if bool(self.meta.endpoints) == (cluster.meta_file is not None):
+            text = "a cluster needs either meta.endpoints or cluster.meta_file"
+            raise InvalidArgument("cluster.meta_file", text)
+        if self.kafka.node_id < 1:
+            raise InvalidArgument("kafka.node_id", "must be above 0 in a cluster")
+        if self.tiering.is_on:
+            text = "nodes of a cluster do not use an object store yet; leave it out"
+            raise InvalidArgument("tiering.url", text)
 
     def exposures(self) -> list[str]:
         """What unauthenticated clients could do, if anything; InvalidArgument unless allowed."""
@@ -64,6 +85,11 @@ class NodeConfig:
             exposed.append(
                 f"the HTTP listener on {self.admin.host} has no TLS: any host that reaches it can "
                 f"{can}"
+            )
+        if self.cluster.enabled and not is_loopback(self.cluster.host):
+            exposed.append(
+                f"the cluster listener on {self.cluster.host} has no TLS: any host between the "
+                "nodes can read what they send"
             )
         if exposed and not self.security.allow_insecure:
             raise InvalidArgument("security", f"{exposed[0]}; --allow-insecure if that is meant")
@@ -114,6 +140,8 @@ def _read(settings: Settings) -> NodeConfig:
         log=settings.section("log", LogConfig, prefix="LOG_"),
         tiering=settings.section("tiering", TieringConfig, prefix="TIERING_"),
         lake=settings.section("lake", LakeConfig, prefix="LAKE_"),
+        meta=settings.section("meta", MetaConfig, prefix="META_"),
+        cluster=settings.section("cluster", ClusterConfig, prefix="CLUSTER_"),
     )
 
 

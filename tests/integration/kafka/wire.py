@@ -56,11 +56,18 @@ class Wire:
 
     def ask(self, api_key: ApiKey, version: int, message: Message) -> Any:
         """The answer to a message."""
+        self.begin(api_key, version, message)
+        return self.end(api_key, version)
+
+    def end(self, api_key: ApiKey, version: int) -> Any:
+        """The answer to the message that was sent with `begin`."""
+        return decode_response(api_key, version, self.receive())[1]
+
+    def begin(self, api_key: ApiKey, version: int, message: Message) -> None:
         header = RequestHeader(
             api_key=api_key, api_version=version, correlation_id=7, client_id="wire"
         )
         self.send(b"".join(bytes(part) for part in encode_request(header, message)))  # type: ignore[arg-type]
-        return decode_response(api_key, version, self.receive())[1]
 
     def receive(self) -> bytes:
         """The next response without its length; empty if the node has closed the connection."""

@@ -18,6 +18,7 @@ from firnmq.brokers.kafka.connections.connection import KafkaConnection
 from firnmq.brokers.kafka.connections.long_requests import LongRequests
 from firnmq.brokers.kafka.connections.sasl import SaslSession
 from firnmq.brokers.kafka.connections.sasl_gate import SaslGate
+from firnmq.brokers.kafka.forwarding import CoordinatorForwarding, ForwardedClient
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.handlers.acls import AclHandler
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
@@ -34,6 +35,7 @@ from firnmq.brokers.kafka.handlers.tools import ToolHandler
 from firnmq.brokers.kafka.handlers.topics import TopicHandler
 from firnmq.brokers.kafka.handlers.transaction_lookup import TransactionLookup
 from firnmq.brokers.kafka.handlers.transactions import TransactionHandler
+from firnmq.brokers.kafka.nodes import KafkaNodes, OneNode
 from firnmq.brokers.kafka.offsets import GroupOffsets
 from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.brokers.kafka.protocol import (
@@ -58,6 +60,8 @@ from firnmq.brokers.kafka.protocol.messages import (
     tools,
     transactions,
 )
+from firnmq.brokers.kafka.protocol.refusals import refuse
+from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import TransactionCoordinator
@@ -73,7 +77,7 @@ from firnmq.brokers.security.acl import Authorizer
 from firnmq.brokers.security.audit import AuditLog
 from firnmq.brokers.security.principal import ANONYMOUS, CertificateNames, user_principal
 from firnmq.clock import Clock
-from firnmq.errors import CannotListen
+from firnmq.errors import CannotListen, FirnError
 from firnmq.eventlog import EventLogger
 
 _log = EventLogger("kafka")
@@ -86,7 +90,9 @@ _WAITING = (produce_fetch.FetchRequest, groups.JoinGroupRequest, groups.SyncGrou
 """Requests that may wait long for something that only this client wants to know. One that only
 validates is such a request too: it changes nothing."""
 
-Handler = Callable[[Any, RequestHeader, KafkaConnection], Coroutine[Any, Any, Message]]
+Client = KafkaConnection | ForwardedClient
+Handler = Callable[[Any, RequestHeader, Any], Coroutine[Any, Any, Message]]
+"""The last argument is the client: where others than coordinators answer, a connection."""
 
 
 class KafkaBroker:
@@ -108,10 +114,15 @@ class KafkaBroker:
         authorizer: Authorizer | None = None,
         audit: AuditLog | None = None,
         shown: Mapping[str, str] | None = None,
+        nodes: KafkaNodes | None = None,
+        forwarding: CoordinatorForwarding | None = None,
+        spread: SpreadOffsets | None = None,
     ) -> None:
         """`certificate_names`: what clients are called that show a certificate; without an
         `authorizer` all may do everything. `shown`: what clients that describe the broker are told
-        beside its settings."""
+        beside its settings. `nodes`: all nodes that clients are told of, by default this one.
+        `forwarding`: how other coordinators are reached, if there are any; `spread`: what
+        transactions there do to groups here."""
         self._config = config
         self._connections: set[KafkaConnection] = set()
         self._left_behind: set[asyncio.Task[None]] = set()
@@ -141,6 +152,8 @@ class KafkaBroker:
         self._gate = SaslGate(config, self.statistics, self._frames, self._admitted)
         self.address = Address(config.advertised_host or config.host, config.port)
         self._guard = None if authorizer is None else self._new_guard(authorizer, storage)
+        self._forwarding = forwarding
+        nodes = nodes or OneNode(config.node_id, config.cluster_id, self.address)
         self._transactions = transaction_coordinator
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
@@ -154,17 +167,17 @@ class KafkaBroker:
         self._handlers = _routes(
             fetch=fetch,
             lookup=LookupHandler(storage, turns),
-            metadata_handler=MetadataHandler(storage, config, self.address, turns),
+            metadata_handler=MetadataHandler(storage, config, nodes, turns),
             group=GroupHandler(coordinator, group_offsets, turns),
             offset=OffsetHandler(
-                storage, group_offsets, coordinator, clock, transaction_coordinator, turns
+                storage, group_offsets, coordinator, clock, transaction_coordinator, turns, spread
             ),
             topic=TopicHandler(storage, config, turns),
             configs=ConfigHandler(storage, config, self.address, turns, shown),
             acl=AclHandler(None if authorizer is None else authorizer.rules, turns),
             producer=ProducerHandler(producer_ids, transaction_coordinator),
             transaction=TransactionHandler(
-                storage, transaction_coordinator, coordinator, group_offsets, clock, turns
+                storage, transaction_coordinator, coordinator, group_offsets, clock, turns, spread
             ),
         )
         self._handlers |= _tool_routes(
@@ -359,6 +372,12 @@ class KafkaBroker:
                 self._quick_fetch.learn(frame, header, request, client)
             else:
                 client.fetch_route = None
+        try:
+            node = None if self._forwarding is None else await self._forwarding.target(request)
+        except FirnError as error:
+            return refuse(frame, str(error), ErrorCode.NOT_COORDINATOR)
+        if node is not None:
+            return await self._forward(node, frame, header, request, client)
         handler = self._handlers[type(request)]
         if isinstance(request, _WAITING) or getattr(request, "validate_only", False):
             if client.is_ending:
@@ -381,6 +400,37 @@ class KafkaBroker:
         if names:
             what = ApiKey(header.api_key).name.lower()
             self.audit.changed(client.principal, client.peer, what, names)
+
+    async def _forward(
+        self,
+        node: int,
+        frame: bytearray,
+        header: RequestHeader,
+        request: Message,
+        client: KafkaConnection,
+    ) -> list[Part] | None:
+        """The answer of another coordinator. What the client may do is judged here."""
+        forwarding = self._forwarding
+        assert forwarding is not None
+        client.may_give_up()
+        owner = _owner_of(client)
+        if self._guard is None:
+            return await forwarding.forward(node, frame, request, client.peer, owner)
+
+        async def ask(left: Message) -> Message:
+            asked = frame if left is request else None
+            return await forwarding.ask(node, asked, header, left, client.peer, owner)
+
+        started_s = perf_counter()
+        response = await self._guard.handle(request, header, client, ask)
+        return await self._answer(header, response, started_s, is_long=False)
+
+    async def serve_forwarded(self, frame: bytearray, client: ForwardedClient) -> list[Part]:
+        """Answers a request that a client has sent to another node."""
+        started_s = perf_counter()
+        header, request, is_long = await self._frames.decode(frame)
+        response = await self._handlers[type(request)](request, header, client)
+        return await self._answer(header, response, started_s, is_long)
 
     async def _finish_produce(
         self,
@@ -420,14 +470,14 @@ def _routes(
     async def api_versions(request: Any, header: Any, client: Any) -> Message:
         return api_versions_response()
 
-    async def join(request: Any, header: RequestHeader, client: KafkaConnection) -> Message:
+    async def join(request: Any, header: RequestHeader, client: Client) -> Message:
         client_id, owner = header.client_id or "", _owner_of(client)
         return await group.join(request, header.api_version, client_id, client.peer, owner)
 
-    async def init_producer_id(
-        request: Any, header: RequestHeader, client: KafkaConnection
-    ) -> Message:
-        connection = None if client.is_ending else client
+    async def init_producer_id(request: Any, header: RequestHeader, client: Client) -> Message:
+        connection = None
+        if isinstance(client, KafkaConnection) and not client.is_ending:
+            connection = client
         return await producer.init_producer_id(
             request, header.api_version, _owner_of(client), connection
         )
@@ -502,8 +552,10 @@ async def _authenticate(request: Any, header: Any, client: KafkaConnection) -> M
     )
 
 
-def _owner_of(client: KafkaConnection) -> str:
+def _owner_of(client: KafkaConnection | ForwardedClient) -> str:
     """Whom limits per client are about: the authenticated user, or the address."""
+    if isinstance(client, ForwardedClient):
+        return client.owner
     return f"user {client.sasl.user}" if client.sasl is not None else client_network(client.peer)
 
 
@@ -515,7 +567,7 @@ def _plain(handle: Callable[[Any], Coroutine[Any, Any, Message]]) -> Handler:
 
 
 def _owned(handle: Callable[[Any, str], Coroutine[Any, Any, Message]]) -> Handler:
-    async def call(request: Any, header: Any, client: KafkaConnection) -> Message:
+    async def call(request: Any, header: Any, client: Client) -> Message:
         return await handle(request, _owner_of(client))
 
     return call

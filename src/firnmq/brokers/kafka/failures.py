@@ -13,8 +13,10 @@ from firnmq.errors import (
     InvalidTimestamp,
     InvalidTransactionState,
     LimitExceeded,
+    NodeUnavailable,
     NoObjectStore,
     NotFound,
+    NotLeader,
     OffsetLimitReached,
     OffsetOutOfRange,
     OutOfOrderSequence,
@@ -36,6 +38,8 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
     (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (TopicIdNotFound, ErrorCode.UNKNOWN_TOPIC_ID),
+    (NotLeader, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (NodeUnavailable, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (AlreadyExists, ErrorCode.TOPIC_ALREADY_EXISTS),
     (DiskFull, ErrorCode.KAFKA_STORAGE_ERROR),
@@ -53,6 +57,7 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
 _RETRIED_BY_GROUPS = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_SERVER_ERROR: ErrorCode.NOT_COORDINATOR,
 }
 """Over the first of each pair consumers give up. Over the second they look for the coordinator

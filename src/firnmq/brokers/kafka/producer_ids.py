@@ -6,6 +6,8 @@ import asyncio
 import threading
 
 from firnmq.disk import Family, KeyValueStore
+from firnmq.meta import Compare, MetaStore, TxnConflict
+from firnmq.meta.records import NEXT_PRODUCER_ID, Counter, decode, encode
 
 _KEY = b"P"
 _BLOCK = 1000
@@ -15,8 +17,10 @@ _BLOCK = 1000
 class ProducerIds:
     """Hands out producer ids. Safe with threads."""
 
-    def __init__(self, kv: KeyValueStore) -> None:
+    def __init__(self, kv: KeyValueStore, shared: MetaStore | None = None) -> None:
+        """`shared`: the metadata of a cluster, whose nodes never give out the same id."""
         self._kv = kv
+        self._shared = shared
         self._lock = threading.Lock()
         self._next = self._end = 0
 
@@ -42,8 +46,11 @@ class ProducerIds:
     def _reserve(self) -> None:
         """Takes the next block. No id of it is given out before the reservation is durable: after
         a failed write the next call reserves again."""
-        first = self._stored()
-        self._store(first + _BLOCK)
+        if self._shared is not None:
+            first = _shared_block(self._shared)
+        else:
+            first = self._stored()
+            self._store(first + _BLOCK)
         self._next, self._end = first, first + _BLOCK
 
     def _stored(self) -> int:
@@ -55,3 +62,16 @@ class ProducerIds:
         with self._kv.batch() as batch:
             batch.put(Family.STATE, _KEY, end.to_bytes(8, "big"))
         self._kv.sync()
+
+
+def _shared_block(store: MetaStore) -> int:
+    """The first id of a block that no other node gets."""
+    while True:
+        entry = store.get(NEXT_PRODUCER_ID)
+        first = 0 if entry is None else decode(entry, Counter).value
+        compare = Compare.absent(NEXT_PRODUCER_ID) if entry is None else Compare.unchanged(entry)
+        try:
+            store.txn([compare], {NEXT_PRODUCER_ID: encode(Counter(value=first + _BLOCK))})
+        except TxnConflict:
+            continue  # Another node takes a block as well.
+        return first

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from firnmq.adapter import BatchStorage, LogAdmin, StorageDriverManager, Topic, wait_for_append
-from firnmq.brokers.kafka.protocol import ZERO_UUID, TopicIdNotFound
+from firnmq.adapter.forwarding import ClusterDriver
+from firnmq.brokers.kafka.protocol import ZERO_UUID, ErrorCode, TopicIdNotFound
+from firnmq.brokers.kafka.transaction_gate import TransactionGate
 from firnmq.brokers.kafka.transactions import TransactionPartition
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
@@ -36,6 +38,8 @@ class KafkaStorage:
         self.catalog = manager.catalog
         self._partitions: dict[tuple[str, int], StoredPartition] = {}
         """What was looked up before: a client asks for the same partitions again and again."""
+        self.gate: TransactionGate | None = None
+        """How transactions reach shards, in a cluster."""
 
     def topic(self, name: str) -> Topic:
         try:
@@ -78,6 +82,33 @@ class KafkaStorage:
         shard = self.shard(name, partition)
         return await self._driver(name).submit(shard, batch, acks, deadline_s)
 
+    async def submit_transactional(
+        self,
+        name: str,
+        partition: int,
+        batch: Buffer,
+        acks: Acks,
+        deadline_s: float,
+        transactional_id: str | None,
+        *,
+        adds: bool,
+    ) -> Awaitable[Appended | ErrorCode] | ErrorCode:
+        """Queues a batch of a transaction with its shard's leader, in a cluster; `adds`: the
+        partition may become part of the transaction by it."""
+        assert self.gate is not None, "a node that is alone judges by itself"
+        driver, shard = self._driver(name), self.shard(name, partition)
+        if not isinstance(driver, ClusterDriver):
+            raise InvalidArgument(name, "is kept by an adapter, which takes no transactions")
+        return await self.gate.submit(
+            driver, shard, batch, acks, deadline_s, transactional_id, name if adds else ""
+        )
+
+    def led_driver(self, shard: str) -> ClusterDriver | None:
+        """The driver of a shard in a cluster; None if its topic is not known."""
+        topic = self.catalog.registered(shard.rpartition("_")[0])
+        driver = None if topic is None else self.manager.driver(topic.config.storage_type)
+        return driver if isinstance(driver, ClusterDriver) else None
+
     def transaction_partition(self, name: str, partition: int) -> TransactionPartition:
         """A partition that can be part of a transaction."""
         self._driver(name)
@@ -89,12 +120,23 @@ class KafkaStorage:
         """Ends a transaction in a partition. The topic may have been recreated since it began."""
         if partition.shard not in self.topic(partition.topic).shard_names():
             raise ShardNotFound(partition.shard, within=f"topic {partition.topic!r}")
-        await self._driver(partition.topic).append_marker(
-            partition.shard, producer_id, epoch, is_commit=is_commit
-        )
+        driver = self._driver(partition.topic)
+        if self.gate is not None and isinstance(driver, ClusterDriver):
+            await self.gate.write_marker(
+                driver, partition.shard, producer_id, epoch, is_commit=is_commit
+            )
+            return
+        await driver.append_marker(partition.shard, producer_id, epoch, is_commit=is_commit)
 
     async def bounds(self, name: str, partition: int) -> tuple[int, int]:
         return await self._driver(name).bounds(self.shard(name, partition))
+
+    async def log_start(self, name: str, partition: int) -> int:
+        """The start offset for the answer to an append; -1, unknown, if another node has it."""
+        shard, driver = self.shard(name, partition), self._driver(name)
+        if isinstance(driver, ClusterDriver) and not driver.leads(shard):
+            return -1
+        return (await driver.bounds(shard))[0]
 
     async def stable_offset(self, name: str, partition: int) -> int:
         """Where the earliest transaction that has not ended begins, or the end."""

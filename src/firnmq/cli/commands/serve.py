@@ -40,7 +40,7 @@ _STOPPING = "stopping  requests that have begun are answered first"
     envvar="FIRN_CONFIG",
     show_envvar=True,
     help="TOML file with the sections store, kafka, groups, topic_defaults, admin, security, log, "
-    "tiering, lake.",
+    "tiering, lake, meta, cluster.",
 )
 @click.option("--host", default=None, help="Address for Kafka clients.  [default: 127.0.0.1]")
 @click.option(
@@ -58,6 +58,18 @@ _STOPPING = "stopping  requests that have begun are answered first"
     type=_PORT,
     default=None,
     help="Port for HTTP; 0: any free.  [default: 9644, or any if --port is 0]",
+)
+@click.option(
+    "--cluster-meta",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Be a node of the cluster whose metadata is in this file, which all nodes share.",
+)
+@click.option(
+    "--node-id",
+    type=click.IntRange(min=1),
+    default=None,
+    help="The node's number in its cluster, its own for good.  [default: 1]",
 )
 @click.option("--no-admin", is_flag=True, help="No HTTP listener.")
 @click.option(
@@ -204,7 +216,8 @@ def _serve_meta(config_path: Path | None, options: dict[str, Any]) -> None:
 
 def _overlaid(config: NodeConfig, options: dict[str, Any]) -> NodeConfig:
     """The configuration with what the command line says."""
-    kafka = _given(options, host="host", port="port", advertised_host="advertised_host")
+    names = {"host": "host", "port": "port", "advertised_host": "advertised_host"}
+    kafka = _given(options, **names, node_id="node_id")
     admin = _given(options, host="admin_host", port="admin_port")
     if options["port"] == 0:
         admin.setdefault("port", 0)
@@ -215,8 +228,12 @@ def _overlaid(config: NodeConfig, options: dict[str, Any]) -> NodeConfig:
         security = dataclasses.replace(security, allow_insecure=True)
     if options["log_json"]:
         log = dataclasses.replace(log, json=True)
+    cluster = config.cluster
+    if options["cluster_meta"] is not None:
+        cluster = dataclasses.replace(cluster, enabled=True, meta_file=options["cluster_meta"])
     return dataclasses.replace(
         config,
+        cluster=cluster,
         kafka=dataclasses.replace(config.kafka, **kafka),
         admin=dataclasses.replace(config.admin, **admin),
         security=security,

@@ -151,6 +151,11 @@ class ShardState:
 
     def remove_shards(self, names: Sequence[str], specs: Sequence[ShardSpec]) -> None:
         """Forgets shards and everything kept for them here, as far as anything is."""
+        self.forget_here(specs)
+        self.catalog.remove_shards(names)
+
+    def forget_here(self, specs: Sequence[ShardSpec]) -> None:
+        """Forgets everything that is kept for shards here; the catalog stays as it is."""
         with self._kv.batch() as batch:
             for spec in specs:
                 uid = _U32.pack(spec.uid)
@@ -158,7 +163,6 @@ class ShardState:
                     batch.delete_range(Family.STATE, kind + uid, _after(kind + uid))
                 self.retired_deletions.forget(batch, spec.uid)
         self._kv.sync()
-        self.catalog.remove_shards(names)
 
     def roll(
         self,

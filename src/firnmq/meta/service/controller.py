@@ -151,7 +151,11 @@ class TopicWork:
             puts: dict[str, Record] = {NEXT_UID: Counter(value=uid + len(part))}
             for number, (name, leader) in enumerate(part):
                 puts[shard_key(name)] = ShardRecord(
-                    name=name, uid=uid + number, active=0, topic_id=topic.topic_id
+                    name=name,
+                    uid=uid + number,
+                    active=0,
+                    leader=leader.node,
+                    topic_id=topic.topic_id,
                 )
                 puts[segment_key(name, 0)] = self._first_segment(leader)
             self._store.txn(compares, {key: encode(record) for key, record in puts.items()})

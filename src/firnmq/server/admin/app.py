@@ -31,7 +31,13 @@ from firnmq.server.admin.http.token import Role, Tokens
 from firnmq.server.admin.metrics import CONTENT_TYPE, Metrics
 from firnmq.server.admin.openapi import openapi
 from firnmq.server.admin.parts import NodeParts
-from firnmq.server.admin.routes import Call, Endpoint, endpoints, node_status
+from firnmq.server.admin.routes import (
+    Call,
+    Endpoint,
+    cluster_status,
+    endpoints,
+    node_status,
+)
 from firnmq.server.documents import CommandLine, Failure, Readiness
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -62,6 +68,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         TierAdmin(parts),
         LakeAdmin(parts),
         lambda: node_status(parts),
+        lambda: cluster_status(parts),
     )
     admin = parts.config.admin
     bodies = BodyBudget(admin.body_bytes_total_max, body_bytes_max=admin.body_bytes_max)

@@ -11,8 +11,10 @@ from firnmq.errors import (
     InvalidArgument,
     InvalidRecord,
     LimitExceeded,
+    NodeUnavailable,
     NotFound,
     NoTiering,
+    NotLeader,
     OffsetOutOfRange,
     StorageFailed,
     StoreError,
@@ -32,6 +34,16 @@ class Refused(FirnError):
 
 class GroupNotFound(NotFound):
     kind = "group"
+
+
+class GroupElsewhere(FirnError):
+    """Another node of the cluster coordinates the group."""
+
+    def __init__(self, group: str, node: int, http: str) -> None:
+        where = f"ask it at {http} (--node)" if http else "it is away, or has no HTTP listener"
+        super().__init__(f"group {group!r} is coordinated by node {node}: {where}")
+        self.group = group
+        self.node = node
 
 
 class GroupInUse(FirnError):
@@ -56,6 +68,9 @@ _STATUSES: tuple[tuple[type[FirnError], int], ...] = (
     (NotFound, 404),
     (AlreadyExists, 409),
     (GroupInUse, 409),
+    (GroupElsewhere, 421),
+    (NotLeader, 503),
+    (NodeUnavailable, 503),
     (LimitExceeded, 413),
     (InvalidRecord, 400),
     (InvalidArgument, 400),

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from firnmq.errors import InvalidArgument
 from firnmq.lake.plans.plan import Plan, Wanted
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
@@ -20,6 +21,8 @@ from firnmq.server.admin.http.token import Role
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.documents import (
     AccessRule,
+    ClusterNode,
+    ClusterStatus,
     Deletion,
     GroupDeleted,
     GroupDescription,
@@ -103,8 +106,17 @@ def endpoints(
     tier: TierAdmin,
     lake: LakeAdmin,
     status: Callable[[], NodeStatus],
+    cluster: Callable[[], ClusterStatus],
 ) -> list[Endpoint]:
     return [
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/cluster",
+            summary="The cluster's nodes, as this one knows them, and how many shards each leads.",
+            gives=ClusterStatus,
+            answer=_async(lambda _: cluster()),
+        ),
         Endpoint(
             method="GET",
             role=Role.READ,
@@ -421,7 +433,9 @@ def node_status(parts: NodeParts) -> NodeStatus:
     return NodeStatus(
         version=version("firnmq"),
         node_id=kafka.node_id,
-        cluster_id=kafka.cluster_id,
+        cluster_id=(
+            kafka.cluster_id if parts.local.member is None else parts.local.member.cluster_id
+        ),
         kafka=f"{broker.address.host}:{broker.address.port}",
         tls=parts.config.security.tls_certificate is not None,
         sasl_mechanisms=list(parts.config.security.sasl_mechanisms),
@@ -440,4 +454,36 @@ def node_status(parts: NodeParts) -> NodeStatus:
             StorageProblem.of(each) for each in parts.local.health.problems()[:_PROBLEMS_SHOWN_MAX]
         ],
         tiering=None if parts.local.tier is None else parts.local.tier.mover.store_state,
+    )
+
+
+def cluster_status(parts: NodeParts) -> ClusterStatus:
+    member = parts.local.member
+    if member is None:
+        raise InvalidArgument("cluster", "the node is alone; see docs/cluster.md")
+    cluster = member.cluster
+    there = cluster.members.registered
+    slots = cluster.coordinators.counts()
+    nodes = []
+    for number in sorted(cluster.members.known):
+        record = there.get(number)
+        state = "here" if number == cluster.node else "registered"
+        nodes.append(
+            ClusterNode(
+                node=number,
+                state="away" if record is None else state,
+                incarnation=0 if record is None else record.incarnation,
+                registered_ms=0 if record is None else record.registered_ms,
+                leaders=cluster.leaders.count_of(number),
+                coordinator_slots=slots[number],
+                kafka="" if record is None else record.kafka,
+                http="" if record is None else record.http,
+            )
+        )
+    return ClusterStatus(
+        cluster_id=member.cluster_id,
+        meta="etcd" if member.config.meta_file is None else "sqlite",
+        revision=cluster.cache.revision,
+        shard_count=len(cluster.leaders),
+        nodes=nodes,
     )

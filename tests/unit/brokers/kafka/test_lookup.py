@@ -12,6 +12,7 @@ from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.handlers.lookup import LookupHandler
 from firnmq.brokers.kafka.handlers.metadata import MetadataHandler
 from firnmq.brokers.kafka.handlers.topics import TopicHandler
+from firnmq.brokers.kafka.nodes import OneNode
 from firnmq.brokers.kafka.protocol import ZERO_UUID, ErrorCode
 from firnmq.brokers.kafka.protocol.messages.admin import (
     DeleteRecordsPartition,
@@ -207,7 +208,8 @@ async def test_without_an_object_store_all_is_on_the_node(
 
 @pytest.mark.parametrize("name", [None, ""])
 async def test_a_topic_is_found_by_its_id(scene: Scene, name: str | None) -> None:
-    metadata = MetadataHandler(scene.storage, KafkaConfig(), Address("127.0.0.1", 1), Turns())
+    nodes = OneNode(1, "firn", Address("127.0.0.1", 1))
+    metadata = MetadataHandler(scene.storage, KafkaConfig(), nodes, Turns())
     topic_id = UUID(scene.storage.topic("t").topic_id)
 
     async def asked(wanted: UUID) -> tuple[int, str | None, UUID]:

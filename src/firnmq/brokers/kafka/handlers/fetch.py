@@ -156,8 +156,9 @@ class FetchHandler:
         return look.response()
 
     async def _read_cold(self, look: _Look, wait_s: float) -> bool:
-        """Reads what is only in the object store, all of it at once; returns whether some was
-        read in time. What was not is left out: other partitions do not wait for it."""
+        """Reads what is only in the object store or on another node, all of it at once; returns
+        whether some was read in time. What was not is left out: other partitions do not wait for
+        it."""
         begun = [(part, self._begin_cold(part, look.is_committed)) for part in look.cold]
         await asyncio.wait([page for _, page in begun], timeout=wait_s)
         has_data = False
@@ -166,8 +167,10 @@ class FetchHandler:
                 look.put_bounds(part)
                 continue
             try:
-                look.put(part, page.result())
-                has_data = True
+                found = page.result()
+                look.put(part, found)
+                # Another node may have nothing beyond the offset yet.
+                has_data |= found.next_offset > part.wanted.fetch_offset
             except FirnError as error:
                 look.put_error(part, error)
         return has_data

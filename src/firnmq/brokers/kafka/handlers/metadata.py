@@ -8,8 +8,9 @@ from msgspec import structs
 
 from firnmq.adapter import Topic
 from firnmq.brokers.kafka.config import KafkaConfig
-from firnmq.brokers.kafka.failures import code_of
+from firnmq.brokers.kafka.failures import code_of, group_code_of
 from firnmq.brokers.kafka.handlers.lookup import LEADER_EPOCH
+from firnmq.brokers.kafka.nodes import NO_LEADER, KafkaNodes, Leader
 from firnmq.brokers.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from firnmq.brokers.kafka.protocol import ZERO_UUID, ErrorCode
 from firnmq.brokers.kafka.protocol.messages.metadata import (
@@ -28,7 +29,6 @@ from firnmq.brokers.kafka.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from firnmq.brokers.kafka.storage import KafkaStorage
-from firnmq.brokers.net.address import Address
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.config import check_topic_name
 from firnmq.errors import AlreadyExists, FirnError, InvalidArgument, TopicNotFound
@@ -41,14 +41,14 @@ client that is gone. The others are not available yet, after which clients ask a
 
 class MetadataHandler:
     def __init__(
-        self, storage: KafkaStorage, config: KafkaConfig, address: Address, turns: Turns
+        self, storage: KafkaStorage, config: KafkaConfig, nodes: KafkaNodes, turns: Turns
     ) -> None:
         self._turns = turns
         self._partitions: list[MetadataResponsePartition] = []
         """Partitions 0, 1, 2, ...: those of one topic are described like those of any other."""
         self._storage = storage
         self._config = config
-        self._address = address
+        self._nodes = nodes
 
     async def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
         wants_all = request.topics is None or (version == 0 and not request.topics)
@@ -70,13 +70,13 @@ class MetadataHandler:
                 structs.replace(each, topic_authorized_operations=TOPIC_OPERATIONS)  # type: ignore[type-var]
                 async for each in self._turns.over(topics)
             ]
-        broker = MetadataResponseBroker(
-            node_id=self._config.node_id, host=self._address.host, port=self._address.port
-        )
         return MetadataResponse(
-            brokers=[broker],
-            cluster_id=self._config.cluster_id,
-            controller_id=self._config.node_id,
+            brokers=[
+                MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port)
+                for each in self._nodes.brokers()
+            ],
+            cluster_id=self._nodes.cluster_id,
+            controller_id=self._nodes.controller_id(),
             topics=topics,
             cluster_authorized_operations=_asked(
                 request.include_cluster_authorized_operations, CLUSTER_OPERATIONS
@@ -84,13 +84,13 @@ class MetadataHandler:
         )
 
     async def describe_cluster(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
-        broker = DescribeClusterBroker(
-            broker_id=self._config.node_id, host=self._address.host, port=self._address.port
-        )
         return DescribeClusterResponse(
-            cluster_id=self._config.cluster_id,
-            controller_id=self._config.node_id,
-            brokers=[broker],
+            cluster_id=self._nodes.cluster_id,
+            controller_id=self._nodes.controller_id(),
+            brokers=[
+                DescribeClusterBroker(broker_id=each.node_id, host=each.host, port=each.port)
+                for each in self._nodes.brokers()
+            ],
             endpoint_type=request.endpoint_type,
             cluster_authorized_operations=_asked(
                 request.include_cluster_authorized_operations, CLUSTER_OPERATIONS
@@ -103,15 +103,30 @@ class MetadataHandler:
         code = ErrorCode.NONE
         if request.key_type not in (_GROUP, _TRANSACTION):
             code = ErrorCode.INVALID_REQUEST
-        node_id, host, port = self._config.node_id, self._address.host, self._address.port
         if version >= 4:
             return FindCoordinatorResponse(
                 coordinators=[
-                    Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=code)
+                    await self._coordinator(key, code)
                     async for key in self._turns.distinct(request.coordinator_keys)
                 ]
             )
-        return FindCoordinatorResponse(error_code=code, node_id=node_id, host=host, port=port)
+        found = await self._coordinator(request.key, code)
+        return FindCoordinatorResponse(
+            error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port
+        )
+
+    async def _coordinator(self, key: str, code: ErrorCode) -> Coordinator:
+        found = None
+        try:
+            found = await self._nodes.coordinator(key)
+        except FirnError as error:
+            code = code or group_code_of(error)
+        if found is None:
+            code = code or ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code)
+        return Coordinator(
+            key=key, node_id=found.node_id, host=found.host, port=found.port, error_code=code
+        )
 
     async def _wanted(
         self, wanted: MetadataRequestTopic, may_create: bool, left: int
@@ -155,12 +170,17 @@ class MetadataHandler:
 
     def _describe(self, topic: Topic) -> MetadataResponseTopic:
         count = topic.shard_count
-        if count > len(self._partitions):
-            self._describe_partitions(count)
+        leaders = self._nodes.leaders(topic.shard_names())
+        if leaders is not None:
+            partitions = [_partition(index, leader) for index, leader in enumerate(leaders)]
+        else:
+            if count > len(self._partitions):
+                self._describe_partitions(count)
+            partitions = self._partitions[:count]
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=UUID(topic.topic_id) if topic.topic_id else ZERO_UUID,
-            partitions=self._partitions[:count],
+            partitions=partitions,
         )
 
     def _describe_partitions(self, count: int) -> None:
@@ -179,3 +199,17 @@ class MetadataHandler:
 
 def _asked(is_asked: bool, operations: int) -> int:
     return operations if is_asked else OPERATIONS_NOT_REQUESTED
+
+
+def _partition(index: int, leader: Leader) -> MetadataResponsePartition:
+    is_away = leader.node_id == NO_LEADER
+    replicas = [] if leader.replica == NO_LEADER else [leader.replica]
+    return MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if is_away else ErrorCode.NONE,
+        partition_index=index,
+        leader_id=leader.node_id,
+        leader_epoch=leader.epoch,
+        replica_nodes=replicas,
+        isr_nodes=[] if is_away else replicas,
+        offline_replicas=replicas if is_away else [],
+    )

@@ -30,6 +30,7 @@ from firnmq.brokers.kafka.protocol.messages.offsets import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import TransactionCoordinator
 from firnmq.brokers.net.loop_turns import Turns
@@ -51,7 +52,9 @@ class OffsetHandler:
         clock: Clock,
         transactions: TransactionCoordinator,
         turns: Turns,
+        spread: SpreadOffsets | None = None,
     ) -> None:
+        self._spread = spread
         self._turns = turns
         self._transactions = transactions
         self._storage = storage
@@ -120,7 +123,7 @@ class OffsetHandler:
     async def fetch(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
         if version >= 8:
             return OffsetFetchResponse(groups=await self._fetch_groups(request))
-        pending = self._pending(request.group_id, request)
+        pending = await self._pending(request.group_id, request)
         (committed,) = await self._offsets.load_committed_of([request.group_id])
         topics, code = await self._fetch(committed, pending, request.topics)
         return OffsetFetchResponse(topics=topics, error_code=code)
@@ -137,7 +140,7 @@ class OffsetHandler:
         found: list[OffsetFetchResponseGroup] = []
         while len(found) < len(names):
             some = names[len(found) : len(found) + _GROUPS_AT_ONCE]
-            pending = [self._pending(name, request) async for name in self._turns.over(some)]
+            pending = [await self._pending(name, request) async for name in self._turns.over(some)]
             loaded = await self._offsets.load_committed_of(some)
             for name, shards, committed in zip(some, pending, loaded, strict=False):
                 topics, code = await self._fetch(committed, shards, wanted[name])
@@ -146,10 +149,20 @@ class OffsetHandler:
                 )
         return found
 
-    def _pending(self, group: str, request: OffsetFetchRequest) -> Sequence[Iterable[str]]:
+    async def _pending(
+        self, group: str, request: OffsetFetchRequest
+    ) -> Sequence[Iterable[str]] | FirnError:
         """Shards whose offset a transaction is about to change: the client asks again. Looked up
         before the offsets are read, so that a transaction that ends between both is seen."""
-        return self._transactions.pending_offsets(group) if request.require_stable else ()
+        if not request.require_stable:
+            return ()
+        here = self._transactions.pending_offsets(group)
+        if self._spread is None:
+            return here
+        try:
+            return [*here, *await self._spread.pending(group)]
+        except FirnError as error:
+            return error
 
     async def delete(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         group = self._coordinator.describe(request.group_id)
@@ -186,11 +199,13 @@ class OffsetHandler:
     async def _fetch(
         self,
         committed: dict[str, CommittedOffset] | FirnError,
-        pending: Sequence[Iterable[str]],
+        pending: Sequence[Iterable[str]] | FirnError,
         wanted: Sequence[OffsetFetchRequestTopic] | None,
     ) -> tuple[list[OffsetFetchResponseTopic], ErrorCode]:
         if isinstance(committed, FirnError):
             return [], group_code_of(committed)
+        if isinstance(pending, FirnError):
+            return [], group_code_of(pending)
         unstable: set[str] = set()
         async for shards in self._turns.over(pending):
             unstable.update(shards)

@@ -52,7 +52,9 @@ _ABORTABLE_SINCE = 11
 _PARTITIONS_ADDED_SINCE = 12
 """From this version on a partition becomes part of a transaction by its first batch."""
 
-_Outcome: TypeAlias = Awaitable[Appended] | PartitionProduceResponse
+_Outcome: TypeAlias = (
+    Awaitable[Appended] | Awaitable[Appended | ErrorCode] | PartitionProduceResponse
+)
 """What became of a batch: its append goes on, or it was refused."""
 
 
@@ -92,6 +94,18 @@ def refused(index: int, error: FirnError) -> PartitionProduceResponse:
 
 def _refused_with(index: int, code: ErrorCode) -> PartitionProduceResponse:
     return PartitionProduceResponse(index=index, error_code=code, base_offset=_NO_OFFSET)
+
+
+def _told(code: ErrorCode, version: int) -> ErrorCode:
+    """What a producer is told that its batch is refused with."""
+    if code is ErrorCode.INVALID_TXN_STATE and version >= _ABORTABLE_SINCE:
+        return ErrorCode.TRANSACTION_ABORTABLE
+    return _ADDED_CODES.get(code, code) if version >= _PARTITIONS_ADDED_SINCE else code
+
+
+async def _told_later(begun: Awaitable[Appended | ErrorCode], version: int) -> Appended | ErrorCode:
+    outcome = await begun
+    return _told(outcome, version) if isinstance(outcome, ErrorCode) else outcome
 
 
 class ProduceHandler:
@@ -148,6 +162,20 @@ class ProduceHandler:
         acks: Acks,
     ) -> _Outcome:
         batch: Buffer = data.records  # type: ignore[assignment]
+        deadline_s = deadline_of(request.timeout_ms, monotonic())
+        if self._storage.gate is not None:
+            begun = await self._storage.submit_transactional(
+                name,
+                data.index,
+                batch,
+                acks,
+                deadline_s,
+                request.transactional_id,
+                adds=version >= _PARTITIONS_ADDED_SINCE,
+            )
+            if isinstance(begun, ErrorCode):
+                return _refused_with(data.index, _told(begun, version))
+            return _told_later(begun, version)
         header = parse_header(batch)
         shard = self._storage.shard(name, data.index)
         judged = self._judge_append(request, header, shard)
@@ -155,11 +183,8 @@ class ProduceHandler:
             added = await self._add_partition(request, name, data.index, header)
             judged = self._judge_append(request, header, shard) if added is _GOOD else added
         if isinstance(judged, ErrorCode):
-            if judged is ErrorCode.INVALID_TXN_STATE and version >= _ABORTABLE_SINCE:
-                judged = ErrorCode.TRANSACTION_ABORTABLE
-            return _refused_with(data.index, judged)
+            return _refused_with(data.index, _told(judged, version))
         with judged:
-            deadline_s = deadline_of(request.timeout_ms, monotonic())
             return await self._storage.submit(name, data.index, batch, acks, deadline_s)
 
     def _judge_append(
@@ -211,7 +236,9 @@ class ProduceHandler:
             return outcome
         try:
             appended = await outcome
-            start_offset, _ = await self._storage.bounds(name, index)
+            if isinstance(appended, ErrorCode):
+                return _refused_with(index, appended)
+            start_offset = await self._storage.log_start(name, index)
         except FirnError as error:
             return self._refused(index, error)
         return PartitionProduceResponse(

@@ -23,6 +23,7 @@ from firnmq.brokers.kafka.protocol.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from firnmq.brokers.kafka.spread_offsets import SpreadOffsets, commit_adding
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import (
     AddGroupRequest,
@@ -57,7 +58,9 @@ class TransactionHandler:
         offsets: GroupOffsets,
         clock: Clock,
         turns: Turns,
+        spread: SpreadOffsets | None = None,
     ) -> None:
+        self._spread = spread
         self._turns = turns
         self._offsets = offsets
         self._storage = storage
@@ -185,18 +188,14 @@ class TransactionHandler:
             group=request.group_id,
             offsets=offsets,
         )
-        error = await self._transactions.commit_offsets(request.transactional_id, wanted)
-        if error is ErrorCode.INVALID_TXN_STATE and version >= _GROUP_ADDED_SINCE:
-            error = await self._transactions.add_group(
-                request.transactional_id,
-                AddGroupRequest(
-                    producer_id=request.producer_id,
-                    epoch=request.producer_epoch,
-                    group=request.group_id,
-                ),
-            )
-            if error is ErrorCode.NONE:
-                error = await self._transactions.commit_offsets(request.transactional_id, wanted)
+        name, adds = request.transactional_id, version >= _GROUP_ADDED_SINCE
+        try:
+            if self._spread is not None:
+                error = await self._spread.commit_offsets(name, wanted, adds=adds)
+            else:
+                error = await commit_adding(self._transactions, name, wanted, adds=adds)
+        except FirnError as refusal:
+            return group_code_of(refusal)
         if error is ErrorCode.INVALID_TXN_STATE and version >= _ABORTABLE_SINCE:
             return ErrorCode.TRANSACTION_ABORTABLE
         # This call was never told of PRODUCER_FENCED.

@@ -63,10 +63,11 @@ _ADMINISTRATION: Final = frozenset(
 """Their clients show the code's text to a user, who can send less at a time."""
 
 
-def refuse(frame: Buffer, text: str) -> list[Part] | None:
+def refuse(frame: Buffer, text: str, code: ErrorCode | None = None) -> list[Part] | None:
     """The answer to a request of which the first bytes are given; None if there can be none.
 
-    `text` tells a user what is wrong, where the answer has a place for it.
+    `text` tells a user what is wrong, where the answer has a place for it. Without a `code` the
+    answer says that the request is too long.
     """
     reader = Reader(frame)
     try:
@@ -80,7 +81,7 @@ def refuse(frame: Buffer, text: str) -> list[Part] | None:
     asked, is_one = _first_values(REQUESTS[api_key], reader, version, flexible)
     if api_key == ApiKey.PRODUCE and (asked.get("acks") == 0 or not is_one):
         return None  # Without acks there is no answer, and every batch needs its own.
-    code = _code_of(api_key)
+    code = code or _code_of(api_key)
     response = _response(RESPONSES[api_key], version, asked, code, text, is_element=False)
     return None if response is None else encode_response(header, response)
 

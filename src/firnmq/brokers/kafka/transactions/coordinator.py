@@ -93,6 +93,10 @@ class Appends:
         if self._count == 0:
             self._idle.set()
 
+    @property
+    def is_idle(self) -> bool:
+        return self._count == 0
+
     async def wait_idle(self) -> None:
         await self._idle.wait()
 
@@ -111,7 +115,10 @@ class TransactionCoordinator:
         *,
         clock: Clock,
         config: TransactionConfig | None = None,
+        deliver: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
+        """`deliver` gives groups elsewhere the offsets of a transaction that is decided."""
+        self._deliver = deliver
         self._store = store
         self._markers = markers
         self._new_producer_id = new_producer_id
@@ -413,7 +420,21 @@ class TransactionCoordinator:
         async with asyncio.TaskGroup() as tasks:
             for partition in action.partitions:
                 tasks.create_task(self._write_marker(partition, action, slots))
+            if self._deliver is not None:
+                tasks.create_task(self._deliver_offsets(transactional_id, self._deliver))
         self._notify(transactional_id, MarkersWritten())
+
+    async def _deliver_offsets(
+        self, transactional_id: str, deliver: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Delivers a transaction's group offsets, however often it takes."""
+        while True:
+            try:
+                await deliver(transactional_id)
+                return
+            except _STORE_ERRORS as error:
+                _log.error("offsets_not_delivered", id=transactional_id, error=repr(error))
+            await asyncio.sleep(self._config.retry_ms / 1000)
 
     async def _write_marker(
         self, partition: TransactionPartition, action: WriteMarkers, slots: asyncio.Semaphore

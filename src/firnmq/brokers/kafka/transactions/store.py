@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -51,10 +51,13 @@ class KvTransactionStore:
         transactional_id: str,
         snapshot: TransactionSnapshot,
         commits: Mapping[str, Mapping[str, CommittedOffset]],
+        extra: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
+        """`extra` rows are written with them."""
+
         def write() -> None:
             with self._kv.row_lock:
-                rows = [(_PREFIX + transactional_id.encode(), encode_snapshot(snapshot))]
+                rows = [(_PREFIX + transactional_id.encode(), encode_snapshot(snapshot)), *extra]
                 for group, offsets in commits.items():
                     rows += self._rows.put(group, offsets, is_decided=True)
                 with self._kv.batch() as batch:

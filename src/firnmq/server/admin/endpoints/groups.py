@@ -17,6 +17,7 @@ from firnmq.brokers.kafka.protocol.messages.groups import DeleteGroupsRequest
 from firnmq.brokers.kafka.protocol.reader import Reader
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.errors import InvalidArgument, OffsetOutOfRange
+from firnmq.server.admin.endpoints.coordinators import OtherCoordinators
 from firnmq.server.admin.errors import BrokerRefused, GroupInUse, GroupNotFound
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.documents import (
@@ -40,11 +41,21 @@ class GroupAdmin:
         self._storage = parts.storage
         self._clock = parts.local.clock
         self._handler = GroupHandler(parts.coordinator, parts.offsets, Turns())
+        self._others = None if parts.local.member is None else OtherCoordinators(parts.local.member)
+        if self._others is not None:
+            self._others.serve(self._own)
 
     async def names(self) -> list[str]:
         return sorted({*self._coordinator.group_ids(), *await self._offsets.groups()})
 
     async def all(self) -> list[GroupSummary]:
+        """All groups; in a cluster those of every node that is there."""
+        found = await self._own()
+        if self._others is not None:
+            found += await self._others.groups()
+        return sorted(found, key=lambda each: each.group)
+
+    async def _own(self) -> list[GroupSummary]:
         summaries = []
         for name in await self.names():
             found = self._coordinator.describe(name)
@@ -59,6 +70,7 @@ class GroupAdmin:
         return summaries
 
     async def describe(self, name: str) -> GroupDescription:
+        await self._check_here(name)
         self._check_exists(name)
         found = self._coordinator.describe(name)
         return GroupDescription(
@@ -83,6 +95,7 @@ class GroupAdmin:
 
     async def lag(self, name: str) -> list[GroupOffset]:
         """Every shard that the group has committed or is assigned, with what is left to read."""
+        await self._check_here(name)
         committed = await self._offsets.load_committed(name)
         owners = {
             place: member.member_id
@@ -105,6 +118,7 @@ class GroupAdmin:
 
     async def reset(self, name: str, wanted: OffsetReset) -> list[OffsetMoved]:
         """Moves committed offsets of a group without members, or returns what it would do."""
+        await self._check_here(name)
         if wanted.to not in _RESETS:
             raise InvalidArgument("to", f"{wanted.to!r} is not one of {', '.join(_RESETS)}")
         if (wanted.value is None) == (wanted.to in _NEEDS_VALUE):
@@ -135,6 +149,7 @@ class GroupAdmin:
         return moves
 
     async def delete(self, name: str) -> GroupDeleted:
+        await self._check_here(name)
         self._check_exists(name)
         response = await self._handler.delete(DeleteGroupsRequest(groups_names=[name]))
         code = ErrorCode(response.results[0].error_code)
@@ -143,6 +158,11 @@ class GroupAdmin:
         if code is not ErrorCode.NONE:
             raise BrokerRefused(code, f"group {name!r} cannot be deleted: {code.name}")
         return GroupDeleted(group=name)
+
+    async def _check_here(self, name: str) -> None:
+        """GroupElsewhere if another node coordinates the group."""
+        if self._others is not None:
+            await self._others.check_here(name)
 
     def _check_exists(self, name: str) -> None:
         is_dead = self._coordinator.describe(name).state is GroupState.DEAD

@@ -21,7 +21,7 @@ class LakeAdmin:
 
     async def plan(self, name: str, wanted: Wanted) -> Plan:
         """Runs in a thread, since it may fetch indexes from the object store."""
-        topic = self._local.catalog.get(name)
+        topic = self._topic(name)
         address = self._parts.broker.address
 
         def make() -> Plan:
@@ -40,12 +40,12 @@ class LakeAdmin:
         return await call_blocking(None, make)
 
     async def progress(self, name: str) -> LakeProgress:
-        topic = self._local.catalog.get(name)
+        topic = self._topic(name)
         return await call_blocking(None, self._progress, topic, {}, {})
 
     async def move(self, name: str, wanted: LakeProgress) -> LakeProgress:
         """Records the table's end, which never moves back, and the deletions it has applied."""
-        topic = self._local.catalog.get(name)
+        topic = self._topic(name)
         if wanted.topic_id != topic.topic_id:
             raise InvalidArgument(
                 "topic_id", f"is another topic's: {name!r} has the id {topic.topic_id}"
@@ -80,6 +80,13 @@ class LakeAdmin:
             if count := retired.count(uid):
                 counts[shard] = count
         return LakeProgress(topic_id=topic.topic_id, ends=found, retired_counts=counts)
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._local.catalog.get(name)
+        if self._local.member is not None:
+            text = "its node is one of a cluster, and knows the segments of its own shards only"
+            raise InvalidArgument(name, text)
+        return topic
 
     def _engine(self, topic: Topic) -> ReadEngine:
         engine = self._local.engines.get(topic.config.storage_type)

@@ -1,0 +1,216 @@
+"""`firn cluster`: nodes on this machine for trying, and how a cluster is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from firnmq.cli.console import json_option, print_json, print_table, time_text
+from firnmq.cli.target import running_node, target_options
+from firnmq.nodefile import node_serving
+
+_READY_S = 60.0
+_LOOK_S = 0.1
+_STOP_S = 30.0
+_RESTART_S = 1.0
+_KAFKA_PORT, _HTTP_PORT, _ETCD_PORT = 9092, 9644, 2379
+
+
+@click.group()
+def cluster() -> None:
+    """Nodes that share one set of topics: start some for trying, and see how they are."""
+
+
+@cluster.command()
+@target_options
+@json_option
+def status(as_json: bool) -> None:
+    """Show the nodes of a cluster, as one of them knows them."""
+    found = running_node(changes=False).get("cluster")
+    if as_json:
+        print_json(found)
+        return
+    click.echo(
+        f"cluster {found['cluster_id']}: {found['shard_count']} shards, metadata in "
+        f"{found['meta']} at revision {found['revision']}"
+    )
+    print_nodes(found["nodes"])
+
+
+def print_nodes(nodes: list[dict[str, Any]]) -> None:
+    headings = ("NODE", "STATE", "INCARNATION", "SINCE", "LEADS", "GROUP SLOTS", "KAFKA", "HTTP")
+    rows = [
+        (
+            each["node"],
+            each["state"],
+            each["incarnation"] or "",
+            time_text(each["registered_ms"]) if each["registered_ms"] else "",
+            each["leaders"],
+            each["coordinator_slots"],
+            each["kafka"],
+            each["http"],
+        )
+        for each in nodes
+    ]
+    print_table(headings, rows)
+
+
+class _Process(NamedTuple):
+    """One process of the cluster and how it is started."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+
+
+@cluster.command()
+@click.option(
+    "--nodes",
+    "node_count",
+    type=click.IntRange(1, 16),
+    default=3,
+    show_default=True,
+    help="How many.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("firn-cluster"),
+    show_default=True,
+    help="Where the nodes' data directories, logs and metadata are.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65000),
+    default=_KAFKA_PORT,
+    show_default=True,
+    help="Kafka port of the first node, the others follow; 0: any free ones, other ones each time.",
+)
+@click.option(
+    "--etcd", is_flag=True, help="Metadata in etcd, which is started as well, instead of SQLite."
+)
+def up(node_count: int, directory: Path, port: int, etcd: bool) -> None:
+    """Run a cluster of real nodes on this machine until Ctrl-C.
+
+    A node that ends is started again. Shards have one copy: while a node is away, so are the shards
+    that it leads.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    etcd_port = None
+    if etcd:
+        etcd_port, peer_port = (_ETCD_PORT, _ETCD_PORT + 1) if port else _free_ports(2)
+    processes = [_node(directory, number, port, etcd_port) for number in range(1, node_count + 1)]
+    if etcd_port is not None:
+        processes.insert(0, _etcd(directory, etcd_port, peer_port))
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    threads = [
+        threading.Thread(target=_keep_running, args=(each, stopping), name=each.name)
+        for each in processes
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        if _announce(directory, node_count, stopping):
+            stopping.wait()
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join()
+    click.echo(f"stopped   everything that was acknowledged is stored in {directory.resolve()}")
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _node(directory: Path, number: int, port: int, etcd_port: int | None) -> _Process:
+    kafka = 0 if port == 0 else port + number - 1
+    http = 0 if port == 0 else _HTTP_PORT + number - 1
+    environment = dict(os.environ)
+    command = [sys.executable, "-m", "firnmq", "serve", "--data", str(directory / f"node{number}")]
+    command += ["--node-id", str(number), "--port", str(kafka), "--admin-port", str(http)]
+    if etcd_port is not None:
+        environment |= {
+            "FIRN_CLUSTER_ENABLED": "true",
+            "FIRN_META_ENDPOINTS": f"127.0.0.1:{etcd_port}",
+        }
+    else:
+        command += ["--cluster-meta", str(directory / "cluster.db")]
+    return _Process(f"node {number}", command, environment, directory / f"node{number}.log")
+
+
+def _etcd(directory: Path, port: int, peer_port: int) -> _Process:
+    command = [sys.executable, "-m", "firnmq", "serve", "--role", "meta"]
+    command += ["--data", str(directory / "etcd")]
+    environment = os.environ | {
+        "FIRN_ETCD_CLIENT_PORT": str(port),
+        "FIRN_ETCD_PEER_PORT": str(peer_port),
+    }
+    return _Process("etcd", command, environment, directory / "etcd.log")
+
+
+def _keep_running(process: _Process, stopping: threading.Event) -> None:
+    """Starts a process, and starts it again whenever it ends, until all stop."""
+    while not stopping.is_set():
+        with process.log.open("ab") as log:
+            running = subprocess.Popen(
+                process.command,
+                env=process.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for this command, which tells the others.
+            )
+        while running.poll() is None and not stopping.wait(_LOOK_S):
+            pass
+        if running.poll() is None:
+            running.terminate()
+            try:
+                running.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                click.echo(f"{process.name} did not stop in time and is killed", err=True)
+                running.kill()
+                running.wait()
+            return
+        click.echo(f"{process.name} ended, see {process.log}; it is started again", err=True)
+        stopping.wait(_RESTART_S)
+
+
+def _announce(directory: Path, node_count: int, stopping: threading.Event) -> bool:
+    """Says where the nodes are, once all serve; False if the command ends before that."""
+    bootstrap = []
+    for number in range(1, node_count + 1):
+        data = directory / f"node{number}"
+        address, waited_s = None, 0.0
+        while address is None:
+            address = node_serving(data)
+            if stopping.wait(_LOOK_S):
+                return False
+            waited_s += _LOOK_S
+            if waited_s > _READY_S:
+                raise click.ClickException(
+                    f"node {number} does not serve, see {directory / f'node{number}.log'}"
+                )
+        click.echo(f"node {number}    kafka {address.kafka}   admin {address.http}   data {data}")
+        bootstrap.append(address.kafka)
+    click.echo(f"bootstrap {','.join(bootstrap)}")
+    click.echo(f"status    firn cluster status --data {directory / 'node1'}")
+    click.echo("stop      Ctrl-C")
+    return True

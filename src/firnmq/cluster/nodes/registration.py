@@ -1,0 +1,88 @@
+"""A node's registration: its listing lasts as long as its session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from firnmq.errors import FirnError
+from firnmq.eventlog import EventLogger
+from firnmq.meta import MetaStore, NodeIdentity, Session, SessionLapsed, TxnConflict
+from firnmq.meta.records import NodeRecord, encode, node_key
+
+_log = EventLogger("cluster")
+
+SESSION_TTL_S = 4.0
+_RENEWALS = 4
+"""Per time to live."""
+
+
+class Registration:
+    """Keeps a node listed from a thread of its own. Close it when done."""
+
+    def __init__(
+        self,
+        store: MetaStore,
+        identity: NodeIdentity,
+        record: NodeRecord,
+        on_superseded: Callable[[], None],
+        *,
+        ttl_s: float = SESSION_TTL_S,
+    ) -> None:
+        """Returns with the node listed. `on_superseded` is called, once, when another process has
+        registered the same node: this one must stop."""
+        self._store = store
+        self._identity = identity
+        self._record = record
+        self._on_superseded = on_superseded
+        self._ttl_s = ttl_s
+        self._stopping = threading.Event()
+        self.session: Session = self._list()
+        self._thread = threading.Thread(target=self._keep, name="firn-registration", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the listing. Closing twice is no error."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._thread.join()
+        try:
+            self.session.close()
+        except FirnError as error:
+            _log.warning("registration_left_behind", error=str(error), lapses_s=self._ttl_s)
+
+    def _list(self) -> Session:
+        """Lists the node with a new session; TxnConflict if another process has registered it."""
+        session = self._store.session(self._ttl_s)
+        key = node_key(self._identity.node)
+        self._store.txn([self._identity.guard], {key: encode(self._record)}, session=session)
+        return session
+
+    def _keep(self) -> None:
+        has_trouble = False
+        while not self._stopping.wait(self._ttl_s / _RENEWALS):
+            try:
+                self._renew()
+            except TxnConflict:
+                _log.error("node_superseded", node=self._identity.node)
+                self._on_superseded()
+                return
+            except FirnError as error:
+                if not has_trouble:
+                    _log.error("registration_not_renewed", error=str(error))
+                has_trouble = True
+            else:
+                if has_trouble:
+                    _log.info("registration_renewed", node=self._identity.node)
+                has_trouble = False
+
+    def _renew(self) -> None:
+        entry = self._store.get(self._identity.guard.key)
+        if entry is None or entry.mod_revision != self._identity.guard.revision:
+            raise TxnConflict(self._identity.guard, 0 if entry is None else entry.mod_revision)
+        try:
+            self.session.keep_alive()
+        except SessionLapsed:
+            self.session = self._list()
+            _log.warning("session_renewed", node=self._identity.node, cause="it had lapsed")

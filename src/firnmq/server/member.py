@@ -1,0 +1,216 @@
+"""A data directory as a node of a cluster: its place among the members, and its connections.
+
+A directory has its node number for good, and a number has one directory. Each start takes the next
+incarnation, and writes it down in the directory first: so a directory that knows less than the
+metadata is an old copy, whose records may be missing, and is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from firnmq.adapter import EngineStorageAdapter, TopicCatalog
+from firnmq.adapter.forwarding import ClusterDriver, ShardFollower, ShardService
+from firnmq.clock import Clock
+from firnmq.cluster.config import ClusterConfig
+from firnmq.cluster.nodes.cluster import Cluster
+from firnmq.cluster.nodes.registration import Registration
+from firnmq.config import MetaConfig
+from firnmq.disk import Family, KeyValueStore
+from firnmq.disk.private import PRIVATE_FILE
+from firnmq.engines import Engine
+from firnmq.errors import Corruption, InvalidArgument, NodeUnavailable
+from firnmq.meta import (
+    Compare,
+    MetaCache,
+    MetaShards,
+    MetaStore,
+    NodeIdentity,
+    TxnConflict,
+    open_meta_store,
+)
+from firnmq.meta.nodes import take_incarnation
+from firnmq.meta.records import (
+    CLUSTER,
+    ClusterRecord,
+    Incarnation,
+    MemberRecord,
+    NodeRecord,
+    decode,
+    encode,
+    incarnation_key,
+    member_key,
+)
+from firnmq.nodefile import joined_address, reachable_host
+from firnmq.server.identity import STATE_KEY, DirectoryRecord, known_directory, single_directory
+
+_SECRET_BYTES = 32
+_FORWARD_THREADS = 32
+"""Threads that wait for other nodes: for reads of clients that ask the wrong node, and for changes
+of topics."""
+
+
+class ClusterMember:
+    """Opened by LocalStore, in order; closed in the opposite order."""
+
+    def __init__(self, config: ClusterConfig, meta: MetaConfig, node: int) -> None:
+        self.config = config
+        self._meta = meta
+        self.node = node
+        self.secret = b""
+        self.cluster_id = ""
+        self.cluster: Cluster
+        self.service: ShardService
+        self.peer_port = 0
+
+    def open_meta(self, clock: Clock) -> MetaStore:
+        """The metadata that all nodes share."""
+        path = self.config.meta_file
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=PRIVATE_FILE)
+        return open_meta_store(self._meta, path or Path(), clock=clock, is_shared=True)
+
+    def join(self, path: Path, kv: KeyValueStore, meta: MetaStore, clock: Clock) -> NodeIdentity:
+        """Takes the node's next incarnation; Corruption if the directory is not the node's."""
+        shared = _cluster_record(meta, clock)
+        self.secret, self.cluster_id = shared.secret, shared.cluster_id
+        known = known_directory(kv)
+        entry = meta.get(member_key(self.node))
+        if single_directory(meta):
+            raise InvalidArgument("cluster.meta_file", "holds the metadata of a node that is alone")
+        if entry is None:
+            if known is not None:
+                text = f"it is node {known.node}'s, and the cluster knows no node {self.node}"
+                raise Corruption(text, where=str(path))
+            directory_id = uuid.uuid4().hex
+        else:
+            directory_id = decode(entry, MemberRecord).directory_id
+            if known is None:
+                text = (
+                    f"node {self.node} has another directory, and this one is empty; start it with "
+                    "its directory, or give this one a number of its own (kafka.node_id)"
+                )
+                raise Corruption(text, where=str(path))
+            if (known.directory_id, known.node) != (directory_id, self.node):
+                raise Corruption(f"it is not the directory of node {self.node}", where=str(path))
+        _check_age(path, meta, known, self.node)
+        last = _incarnation(meta, self.node)
+        _write_down(kv, DirectoryRecord(directory_id, self.node, last + 1))
+        if entry is None:
+            self._enter(meta, directory_id, clock, path)
+        identity = take_incarnation(meta, self.node)
+        if identity.incarnation != last + 1:  # Another process was faster.
+            _write_down(kv, DirectoryRecord(directory_id, self.node, identity.incarnation))
+        return identity
+
+    def _enter(self, meta: MetaStore, directory_id: str, clock: Clock, path: Path) -> None:
+        key = member_key(self.node)
+        record = MemberRecord(node=self.node, directory_id=directory_id, joined_ms=clock.now_ms())
+        try:
+            meta.txn([Compare.absent(key)], {key: encode(record)})
+        except TxnConflict:
+            text = f"another directory has become node {self.node}"
+            raise Corruption(text, where=str(path)) from None
+
+    def begin(
+        self, meta: MetaStore, cache: MetaCache, shards: MetaShards, identity: NodeIdentity
+    ) -> Cluster:
+        self.cluster = Cluster(meta, cache, shards, identity, self.secret)
+        self._waiting = ThreadPoolExecutor(_FORWARD_THREADS, thread_name_prefix="firn-forward")
+        return self.cluster
+
+    def close(self) -> None:
+        self.cluster.close()
+        self._waiting.shutdown(cancel_futures=True)
+
+    def driver(
+        self, local: EngineStorageAdapter, engine: Engine, catalog: TopicCatalog, clock: Clock
+    ) -> ClusterDriver:
+        return ClusterDriver(local, engine, self.cluster, catalog, self._waiting, clock)
+
+    def serve(
+        self,
+        catalog: TopicCatalog,
+        drivers: dict[str, EngineStorageAdapter],
+        follower: ShardFollower,
+    ) -> None:
+        """Begins to answer other nodes."""
+        self.service = ShardService(self.cluster, catalog, drivers, follower)
+        self.peer_port = self.cluster.network.listen(
+            self.config.host, self.config.port, self.service.begin
+        )
+
+    def register(
+        self, clock: Clock, kafka: str, http: str, on_superseded: Callable[[], None]
+    ) -> None:
+        """Lists the node: clients are sent to it, and other nodes reach it."""
+        host = self.config.advertised_host or reachable_host(self.config.host).strip("[]")
+        identity = self.cluster.identity
+        record = NodeRecord(
+            node=identity.node,
+            incarnation=identity.incarnation,
+            registered_ms=clock.now_ms(),
+            kafka=kafka,
+            peers=joined_address(host, self.peer_port),
+            http=http,
+        )
+        try:
+            self.cluster.registration = Registration(
+                self.cluster.store,
+                identity,
+                record,
+                on_superseded,
+                ttl_s=self.config.session_ttl_ms / 1000,
+            )
+        except TxnConflict:
+            raise NodeUnavailable(self.node, "another process has registered it") from None
+        self.cluster.catch_up()
+
+    def unregister(self) -> None:
+        """Ends the listing, before the node stops to answer."""
+        if self.cluster.registration is not None:
+            self.cluster.registration.close()
+
+
+def _cluster_record(meta: MetaStore, clock: Clock) -> ClusterRecord:
+    """What all nodes share; the first one makes it."""
+    while True:
+        entry = meta.get(CLUSTER)
+        if entry is not None:
+            return decode(entry, ClusterRecord)
+        record = ClusterRecord(
+            cluster_id=uuid.uuid4().hex, secret=os.urandom(_SECRET_BYTES), made_ms=clock.now_ms()
+        )
+        try:
+            meta.txn([Compare.absent(CLUSTER)], {CLUSTER: encode(record)})
+        except TxnConflict:
+            continue
+        return record
+
+
+def _check_age(path: Path, meta: MetaStore, known: DirectoryRecord | None, node: int) -> None:
+    last = _incarnation(meta, node)
+    if known is not None and known.incarnation < last:
+        text = (
+            f"it is an old copy of node {node}'s directory: it was last started as incarnation "
+            f"{known.incarnation}, the node as {last}; start the node with its present directory"
+        )
+        raise Corruption(text, where=str(path))
+
+
+def _incarnation(meta: MetaStore, node: int) -> int:
+    entry = meta.get(incarnation_key(node))
+    return 0 if entry is None else decode(entry, Incarnation).incarnation
+
+
+def _write_down(kv: KeyValueStore, record: DirectoryRecord) -> None:
+    with kv.batch() as batch:
+        batch.put(Family.STATE, STATE_KEY, msgspec.msgpack.encode(record))
+    kv.sync()

@@ -1,0 +1,128 @@
+"""What a node knows of the others, from records in the metadata."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from firnmq.cluster.nodes.coordinators import SLOT_COUNT, Coordinators, slot_of
+from firnmq.cluster.nodes.leaders import Leaders, Led
+from firnmq.cluster.nodes.members import Members
+from firnmq.cluster.nodes.registration import Registration
+from firnmq.config import TopicConfig
+from firnmq.meta import MetaCache, MetaShards, SqliteMetaStore, TxnConflict
+from firnmq.meta.nodes import take_incarnation
+from firnmq.meta.records import NodeRecord, Replica
+from firnmq.testing import FakeClock
+
+_WAIT_S = 20.0
+
+
+class View:
+    """One node's store, cache and what it makes of them."""
+
+    def __init__(self, path: Path, node: int) -> None:
+        self.stack = ExitStack()
+        self.store = SqliteMetaStore(path / "meta.db", is_shared=True)
+        self.stack.callback(self.store.close)
+        self.cache = MetaCache(self.store)
+        self.stack.callback(self.cache.close)
+        self.identity = take_incarnation(self.store, node)
+        self.members = Members(self.cache, node)
+        self.leaders = Leaders(self.cache)
+        self.coordinators = Coordinators(self.store, self.cache, self.members)
+        self.shards = MetaShards(self.store, self.cache, self.identity, FakeClock(), is_shared=True)
+        self.superseded: list[int] = []
+
+    def register(self) -> Registration:
+        record = NodeRecord(
+            node=self.identity.node,
+            incarnation=self.identity.incarnation,
+            registered_ms=0,
+            kafka="127.0.0.1:9092",
+            peers="[::1]:7",
+        )
+        made = Registration(
+            self.store,
+            self.identity,
+            record,
+            lambda: self.superseded.append(self.identity.node),
+            ttl_s=30.0,
+        )
+        self.stack.callback(made.close)
+        self.catch_up()
+        return made
+
+    def catch_up(self) -> None:
+        self.cache.wait_for_revision(self.store.range("nodes/").revision, _WAIT_S)
+
+
+@pytest.fixture
+def views(tmp_path: Path) -> Iterator[list[View]]:
+    with ExitStack() as stack:
+        found = [View(tmp_path, node) for node in (1, 2, 3)]
+        for view in found:
+            stack.callback(view.stack.close)
+        yield found
+
+
+def test_nodes_are_known_while_they_are_registered(views: list[View]) -> None:
+    one, two, _ = views
+    gone: list[int] = []
+    one.members.on_gone = gone.append
+    registration = two.register()
+    one.catch_up()
+    assert one.members.address_of(2) == ("::1", 7)
+    assert one.members.address_of(3) is None
+    registration.close()
+    one.catch_up()
+    assert one.members.address_of(2) is None
+    assert gone == [2]
+
+
+def test_a_process_whose_node_was_registered_again_cannot_list_it(views: list[View]) -> None:
+    one = views[0]
+    take_incarnation(one.store, 1)
+    with pytest.raises(TxnConflict):
+        one.register()
+
+
+def test_leaders_are_those_of_the_records(views: list[View]) -> None:
+    one, two, _ = views
+    leaders = {"t_0": Replica(2, 1), "t_1": Replica(1, 1), "t_2": Replica(2, 1)}
+    one.shards.add_shards(list(leaders), TopicConfig(), None, leaders=leaders)
+    two.catch_up()
+    assert two.leaders.get("t_0") == Led(uid=1, leader=2, epoch=0)
+    assert (two.leaders.count_of(1), two.leaders.count_of(2)) == (1, 2)
+    assert two.leaders.shards_of("t") == ["t_0", "t_1", "t_2"]
+    assert [spec.name for spec in two.shards.shards()] == ["t_0", "t_2"]
+    assert two.shards.active_seq(3) == 0  # The number of a shard that node 1 has added.
+    one.shards.remove_shards(["t_0", "t_2"])
+    two.catch_up()
+    assert two.leaders.get("t_0") is None
+    assert (two.leaders.count_of(1), two.leaders.count_of(2)) == (1, 0)
+
+
+def test_coordinators_are_spread_and_stay(views: list[View]) -> None:
+    for view in views:
+        view.register()
+    for view in views:
+        view.catch_up()
+    names = [f"group{number}" for number in range(1000)]
+    assert {slot_of(name) for name in names} == set(range(SLOT_COUNT))
+    first = views[0].coordinators
+    found = {name: first.find(name) for name in names if not views[0].catch_up()}
+    told = Counter(found.values())
+    assert set(told) == {1, 2, 3}
+    for view in views:
+        view.catch_up()
+        assert {name: view.coordinators.get(name) for name in names} == found
+        assert all(20 <= count <= 23 for count in view.coordinators.counts().values())
+
+
+def test_without_nodes_there_is_no_coordinator(views: list[View]) -> None:
+    assert views[0].coordinators.find("g") is None
