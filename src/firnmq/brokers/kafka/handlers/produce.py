@@ -97,7 +97,7 @@ def _refused_with(index: int, code: ErrorCode) -> PartitionProduceResponse:
 
 
 def _told(code: ErrorCode, version: int) -> ErrorCode:
-    """What a producer is told that its batch is refused with."""
+    """What a producer is told of another node's refusal."""
     if code is ErrorCode.INVALID_TXN_STATE and version >= _ABORTABLE_SINCE:
         return ErrorCode.TRANSACTION_ABORTABLE
     return _ADDED_CODES.get(code, code) if version >= _PARTITIONS_ADDED_SINCE else code
@@ -183,7 +183,9 @@ class ProduceHandler:
             added = await self._add_partition(request, name, data.index, header)
             judged = self._judge_append(request, header, shard) if added is _GOOD else added
         if isinstance(judged, ErrorCode):
-            return _refused_with(data.index, _told(judged, version))
+            if judged is ErrorCode.INVALID_TXN_STATE and version >= _ABORTABLE_SINCE:
+                judged = ErrorCode.TRANSACTION_ABORTABLE
+            return _refused_with(data.index, judged)
         with judged:
             return await self._storage.submit(name, data.index, batch, acks, deadline_s)
 
