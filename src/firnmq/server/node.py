@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from firnmq.brokers.kafka.broker import KafkaBroker
 from firnmq.brokers.kafka.configs import LOG_DIRS
 from firnmq.brokers.kafka.expiry import OffsetExpiry
-from firnmq.brokers.kafka.forwarding import OPERATION, CoordinatorForwarding
+from firnmq.brokers.kafka.forwarding import OPERATION, CoordinatorForwarding, OtherNodes
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.nodes import ClusterNodes
 from firnmq.brokers.kafka.offsets import GroupOffsets, KvGroupStore
@@ -126,9 +126,7 @@ class Node:
             certificate_names=names,
             authorizer=self._authorizer(rules),
             shown=self._shown(),
-            nodes=None if others is None else others.nodes,
-            forwarding=None if others is None else others.forwarding,
-            spread=None if others is None else others.spread,
+            others=None if others is None else others.known,
         )
         if others is not None:
             others.serve_requests(self.broker)
@@ -277,6 +275,10 @@ class _OtherNodes:
         self.nodes = ClusterNodes(cluster, member.cluster_id)
         self.forwarding = CoordinatorForwarding(cluster, self.nodes)
         self.spread = SpreadOffsets(cluster, self.nodes, local.offset_rows)
+
+    @property
+    def known(self) -> OtherNodes:
+        return OtherNodes(self.nodes, self.forwarding, self.spread)
 
     def serve_transactions(
         self, storage: KafkaStorage, transactions: TransactionCoordinator

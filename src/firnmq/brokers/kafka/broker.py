@@ -18,7 +18,7 @@ from firnmq.brokers.kafka.connections.connection import KafkaConnection
 from firnmq.brokers.kafka.connections.long_requests import LongRequests
 from firnmq.brokers.kafka.connections.sasl import SaslSession
 from firnmq.brokers.kafka.connections.sasl_gate import SaslGate
-from firnmq.brokers.kafka.forwarding import CoordinatorForwarding, ForwardedClient
+from firnmq.brokers.kafka.forwarding import ForwardedClient, OtherNodes
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.handlers.acls import AclHandler
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
@@ -61,7 +61,6 @@ from firnmq.brokers.kafka.protocol.messages import (
     transactions,
 )
 from firnmq.brokers.kafka.protocol.refusals import refuse
-from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import TransactionCoordinator
@@ -114,15 +113,11 @@ class KafkaBroker:
         authorizer: Authorizer | None = None,
         audit: AuditLog | None = None,
         shown: Mapping[str, str] | None = None,
-        nodes: KafkaNodes | None = None,
-        forwarding: CoordinatorForwarding | None = None,
-        spread: SpreadOffsets | None = None,
+        others: OtherNodes | None = None,
     ) -> None:
         """`certificate_names`: what clients are called that show a certificate; without an
         `authorizer` all may do everything. `shown`: what clients that describe the broker are told
-        beside its settings. `nodes`: all nodes that clients are told of, by default this one.
-        `forwarding`: how other coordinators are reached, if there are any; `spread`: what
-        transactions there do to groups here."""
+        beside its settings. `others`: the nodes of a cluster."""
         self._config = config
         self._connections: set[KafkaConnection] = set()
         self._left_behind: set[asyncio.Task[None]] = set()
@@ -140,20 +135,18 @@ class KafkaBroker:
         self._owners: dict[KafkaConnection, tuple[str, str]] = {}
         self._buffers = FrameBuffers(MODERATE_BYTES)
         self.pressure = MemoryPressure(self.budget, self._shares.values, lambda: self._connections)
-        self._listener = Listener(
-            config,
-            ConnectionCounter(config, self.limits),
-            self._new_connection,
-            tls,
-        )
+        counter = ConnectionCounter(config, self.limits)
+        self._listener = Listener(config, counter, self._new_connection, tls)
         self._frames = CodecThread()
         self._long_requests = LongRequests(self.limits, config.frame_bytes_max)
         self.turns = turns = Turns()
         self._gate = SaslGate(config, self.statistics, self._frames, self._admitted)
         self.address = Address(config.advertised_host or config.host, config.port)
         self._guard = None if authorizer is None else self._new_guard(authorizer, storage)
-        self._forwarding = forwarding
-        nodes = nodes or OneNode(config.node_id, config.cluster_id, self.address)
+        nodes: KafkaNodes = OneNode(config.node_id, config.cluster_id, self.address)
+        self._forwarding, spread = None, None
+        if others is not None:
+            nodes, self._forwarding, spread = others
         self._transactions = transaction_coordinator
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])

@@ -20,6 +20,7 @@ from firnmq.brokers.kafka.protocol import (
 )
 from firnmq.brokers.kafka.protocol.messages import groups, offsets, tools, transactions
 from firnmq.brokers.kafka.protocol.refusals import refuse
+from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.cluster.nodes.cluster import Cluster
 from firnmq.cluster.peers import Request, Served
 from firnmq.disk import FileRange
@@ -68,6 +69,17 @@ class ForwardedClient(NamedTuple):
 
     peer: str
     owner: str
+
+
+class OtherNodes(NamedTuple):
+    """What the broker of a cluster's node works with."""
+
+    nodes: KafkaNodes
+    """All nodes that clients are told of."""
+    forwarding: CoordinatorForwarding
+    """How other coordinators are reached."""
+    spread: SpreadOffsets
+    """What transactions of other nodes do to groups of this one."""
 
 
 ServeFrame = Callable[[bytearray, ForwardedClient], Awaitable[list[Part]]]
