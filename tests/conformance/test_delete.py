@@ -1,4 +1,4 @@
-"""Deleting: a hole in every kind of read, an end that does not move, a start that does."""
+"""Deleting: a hole in every kind of read, an entry that takes an offset, a start that moves."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_a_deleted_offset_is_gone_from_every_read(small_segments: Shard) -> None
     for key in range(4):
         newest = max(offset for offset in live if offset % 4 == key)
         assert shard.by_key(b"k%d" % key).offset == newest
-    assert (shard.start, shard.end) == (0, 30)
+    assert (shard.start, shard.end) == (0, 31)
 
 
 def test_a_deleted_key_is_gone_from_every_read(small_segments: Shard) -> None:
@@ -59,15 +59,15 @@ def test_a_deleted_key_is_gone_from_every_read(small_segments: Shard) -> None:
     with pytest.raises(KeyNotFound):
         shard.by_key(b"k1")
     assert shard.by_key(b"k2").offset == 26
-    assert shard.end == 30
+    assert shard.end == 31
 
 
 def test_a_new_record_of_a_deleted_key_is_visible(small_segments: Shard) -> None:
     shard = filled(small_segments)
     shard.delete_key(b"k1")
     shard.append(rich(33))
-    assert shard.by_key(b"k1").offset == 30
-    assert shard.offsets()[-1] == shard.raw_offsets()[-1] == shard.tagged("all")[-1] == 30
+    assert shard.by_key(b"k1").offset == 31
+    assert shard.offsets()[-1] == shard.raw_offsets()[-1] == shard.tagged("all")[-1] == 31
     shard.delete_key(b"k1")
     with pytest.raises(KeyNotFound):
         shard.by_key(b"k1")
@@ -80,10 +80,11 @@ def test_deleting_what_is_not_there_is_no_error(small_segments: Shard) -> None:
     shard.delete_key(b"")
     shard.delete(-1, 30, 31, 2**62)
     shard.delete()
-    assert everywhere(shard) == before
+    assert (everywhere(shard), shard.end) == (before, 30)
     shard.delete(5)
     shard.delete(5, 5)
     assert 5 not in shard.offsets()
+    assert shard.end == 31
 
 
 def test_a_deletion_does_not_reach_records_yet_to_come(shard: Shard) -> None:
@@ -108,11 +109,11 @@ def test_reads_step_over_holes_and_always_advance(small_segments: Shard) -> None
     assert raw.next_offset > 27
     shard.delete(*range(27, 30))
     page = shard.read(2)
-    assert (len(page), page.next_offset) == (0, 30)
+    assert (len(page), page.next_offset) == (0, 32)
     raw = shard.engine.read_batches(shard.name, 2, max_bytes=1)
-    (empty,) = map(parse_header, raw.batches)
-    assert (empty.base_offset, empty.last_offset, empty.record_count) == (2, 29, 0)
-    assert raw.next_offset == 30
+    (entry,) = map(parse_header, raw.batches)
+    assert (entry.is_control, entry.base_offset, raw.next_offset) == (True, 30, 31)
+    assert shard.raw_records(2) == []
 
 
 def test_raw_reads_around_holes_keep_max_bytes_and_find_all(small_segments: Shard) -> None:
@@ -141,10 +142,10 @@ def test_everything_of_a_shard_can_be_deleted(small_segments: Shard) -> None:
     shard = filled(small_segments)
     shard.delete(*range(30))
     assert everywhere(shard) == [[], [], [], []]
-    assert shard.at_time(0) == 30
-    assert (shard.start, shard.end) == (0, 30)
-    assert shard.append(rich(30)).base_offset == 30
-    assert everywhere(shard) == [[30]] * 4
+    assert shard.at_time(0) == 31
+    assert (shard.start, shard.end) == (0, 31)
+    assert shard.append(rich(31)).base_offset == 31
+    assert everywhere(shard) == [[31]] * 4
 
 
 def test_delete_before_moves_the_start(small_segments: Shard) -> None:
@@ -189,3 +190,30 @@ def test_many_holes(shard: Shard) -> None:
     shard.append(*numbered(3000))
     shard.delete(*range(1, 3000, 2))
     assert shard.offsets() == list(range(0, 3000, 2)) == shard.raw_offsets()
+
+
+def test_many_offsets_make_several_entries(shard: Shard) -> None:
+    shard.append(*numbered(10_000))
+    shard.delete(*range(9_000))
+    assert shard.offsets() == list(range(9_000, 10_000)) == shard.raw_offsets()
+    assert shard.end == 10_003
+
+
+def test_entries_are_no_records(small_segments: Shard) -> None:
+    """1. Deletions come between appends and over segments. 2. No read shows an entry, and those by
+    time pass over them. 3. The same after the segments are sealed and compacted."""
+    shard = small_segments
+    for number in range(20):
+        shard.append(rich(shard.end))
+        if number % 3 == 0:
+            shard.delete(shard.end - 1)
+        elif number % 3 == 1:
+            shard.delete_key(b"no such key")
+    live = shard.offsets()
+    assert len(live) == 13
+    assert everywhere(shard) == [live] * 4
+    assert shard.status.max_timestamp == 1000 + live[-1]
+    newest = shard.engine.newest_record(shard.name, committed=True)
+    assert newest == (live[-1], 1000 + live[-1])
+    shard.roll()
+    assert everywhere(shard) == [live] * 4

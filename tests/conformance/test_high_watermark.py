@@ -23,6 +23,7 @@ from firnmq.errors import (
 )
 from firnmq.index import RocksSegmentIndex
 from firnmq.record import NewRecord, encode
+from firnmq.record.deletion import Deletion
 from firnmq.testing import LaggingReplication
 from tests.conformance.conftest import STORAGE_TYPES
 from tests.conformance.lab import EVERYTHING, Lab, Shard
@@ -365,13 +366,75 @@ def test_a_start_that_moves_while_the_mark_is_behind(lab: Lab) -> None:
     with replication_of(lab).held():
         tickets = append_above(shard, batch(4))
         shard.delete_before(2)
-        shard.delete(2)
-        assert shard.offsets() == []
+        assert shard.offsets() == [2]
         with pytest.raises(OffsetOutOfRange):
             shard.delete_before(4)
     tickets[0].wait()
     assert (shard.start, shard.end) == (2, 4)
-    assert shard.offsets() == [3]
+    assert shard.offsets() == [2, 3]
+
+
+def delete_above(shard: Shard, deletion: Deletion) -> Ticket[Appended]:
+    """Appends the entry of a deletion, and returns when it is durable here."""
+    log = log_of(shard)
+    end = log.tail.next_offset
+    (ticket,) = run_blocking(shard.engine.submit_deletion(shard.name, deletion))  # type: ignore[attr-defined]
+    replication_of(shard.lab).wait_until_durable(log, end + 1)
+    return ticket
+
+
+def test_a_deletion_counts_once_the_mark_passes_its_entry(lab: Lab) -> None:
+    """1. Records are deleted while the mark stays behind. 2. No read knows of it, whatever else is
+    shown. 3. The mark passes the entries: all reads do."""
+    shard = lab.shard()
+    shard.append_raw(batch(1, 2, 1, 3))
+    before = seen(shard)
+    with replication_of(lab).held():
+        tickets = [delete_above(shard, Deletion((3,)))]
+        tickets.append(delete_above(shard, Deletion((), ((KEYS[1], 4),))))
+        assert with_waiting(seen(shard)) == with_waiting(before)
+        log = log_of(shard)
+        log.advance(5)
+        tickets[0].wait()
+        assert shard.offsets() == [0, 1, 2]
+        assert shard.by_key(KEYS[1]).offset == 2
+        log.advance(6)
+        tickets[1].wait()
+        assert shard.offsets() == shard.raw_offsets() == [1]
+        with pytest.raises(KeyNotFound):
+            shard.by_key(KEYS[1])
+    assert shard.end == 6
+
+
+def test_a_deletion_above_the_mark_goes_with_the_tail(durable_lab: Lab) -> None:
+    """1. The entry of a deletion waits for the mark when the log is truncated. 2. Its records are
+    there, and stay when the log is reopened."""
+    shard = durable_lab.shard()
+    shard.append_raw(batch(1, 2))
+    with replication_of(durable_lab).held():
+        ticket = delete_above(shard, Deletion((0,)))
+        shard.truncate(2)
+        with pytest.raises(StorageFailed, match="truncated"):
+            ticket.wait()
+    shard.append_raw(batch(3))
+    assert shard.offsets() == [0, 1, 2]
+    durable_lab.reopen()
+    assert shard.offsets() == [0, 1, 2]
+
+
+def test_the_start_moves_while_a_deletion_waits_for_the_mark(lab: Lab) -> None:
+    shard = lab.shard()
+    shard.append_raw(batch(1, 2, 3, 4))
+    shard.delete(0, 3)
+    with replication_of(lab).held():
+        ticket = delete_above(shard, Deletion((1, 2)))
+        shard.delete_before(2)
+        assert shard.offsets() == [2]
+    ticket.wait()
+    assert shard.offsets() == []
+    lab.reopen()
+    if lab.storage_type != StorageType.MEMORY.value:
+        assert (shard.start, shard.end, shard.offsets()) == (2, 6, [])
 
 
 def _delete(shard: Shard) -> None:

@@ -368,7 +368,7 @@ def test_nothing_waits_for_a_reader_that_waits_for_the_store(
     cold.delete_key(b"k2")
     seal(cold)
     cold.delete_before(1)
-    assert cold.status.end_offset == 12
+    assert cold.status.end_offset == 14
     # 3. It gets what there was when it began to look, but for what was deleted.
     copies.gate.set()
     reader.join(30)

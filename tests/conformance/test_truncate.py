@@ -99,9 +99,23 @@ def test_deletions_above_the_cut_do_not_hide_new_records(shard: Shard) -> None:
     shard.delete_key(b"b")
     shard.truncate(1)
     shard.append(rich("b"), rich("x"), rich("y"))
-    assert shard.values() == [b"b", b"x", b"y"]
-    assert shard.raw_offsets() == shard.tagged("t") == [1, 2, 3]
+    assert shard.values() == [b"a", b"b", b"x", b"y"]
+    assert shard.raw_offsets() == shard.tagged("t") == [0, 1, 2, 3]
     assert shard.by_key(b"b").offset == 1
+
+
+def test_truncation_undoes_deletions_above_it_alone(shard: Shard) -> None:
+    shard.append(rich("a"), rich("b"))
+    shard.delete_key(b"a")
+    shard.append(rich("a"))
+    shard.delete_key(b"a")
+    shard.delete(1)
+    assert shard.offsets() == []
+    shard.truncate(4)
+    assert shard.offsets() == [1, 3]
+    assert shard.by_key(b"a").offset == 3
+    shard.truncate(2)
+    assert (shard.end, shard.offsets()) == (2, [0, 1])
 
 
 def test_a_cut_far_into_a_segment_is_found(shard: Shard) -> None:

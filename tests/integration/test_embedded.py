@@ -81,7 +81,7 @@ def test_a_topic_from_a_thread(tmp_path: Path, storage_type: str) -> None:
         topic.commit("g", {0: 9})
         assert topic.committed("g") == {0: 9}
         status = topic.status()
-        assert (status.start_offset, status.end_offset, len(status.segments)) == (1, 53, 2)
+        assert (status.start_offset, status.end_offset, len(status.segments)) == (1, 55, 2)
 
 
 @pytest.mark.parametrize("storage_type", TYPES)

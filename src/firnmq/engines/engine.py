@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from firnmq.clock import Clock
 from firnmq.config import Durability, TopicConfig
-from firnmq.disk import Ticket, call_blocking
+from firnmq.disk import Ticket, call_blocking, run_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import (
     Acks,
@@ -27,6 +27,7 @@ from firnmq.engines.api import (
 from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.catalog.transactions import marker_batch
+from firnmq.engines.deletion.requests import deletion_of_key, deletion_of_offsets
 from firnmq.engines.gate import AppendGate
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.logs import ShardLogs
@@ -41,7 +42,6 @@ from firnmq.engines.shardlog import (
 )
 from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
-from firnmq.engines.shardlog.deletions import delete_key, delete_offsets
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.reading.survey import producers_of, status_of
 from firnmq.engines.shardlog.rolling.steps import (
@@ -60,6 +60,7 @@ from firnmq.errors import (
 )
 from firnmq.health import Health
 from firnmq.record import NewRecord, parse_header
+from firnmq.record.deletion import Deletion, deletion_batch
 
 T = TypeVar("T")
 
@@ -227,10 +228,20 @@ class LogEngine:
         self, shard: str, producer_id: int, epoch: int, *, is_commit: bool
     ) -> Appended:
         """Ends a producer's transaction in the shard; durable whatever the topic asks for."""
-        data = marker_batch(producer_id, epoch, is_commit=is_commit)
+        return await (
+            await self._submit_control(shard, marker_batch(producer_id, epoch, is_commit=is_commit))
+        )
+
+    async def submit_deletion(self, shard: str, deletion: Deletion) -> list[Ticket[Appended]]:
+        """Appends the entries of a deletion, each of which takes an offset; durable whatever the
+        topic asks for. It counts once the tickets are complete."""
+        parts = map(deletion_batch, deletion.parts())
+        return [await self._submit_control(shard, data) for data in parts]
+
+    async def _submit_control(self, shard: str, data: bytearray) -> Ticket[Appended]:
+        """What is no client's record is appended on a full disk too, as far as the disk lets it."""
         request = Append(None, PreparedBatch(data, parse_header(data), None), len(data))
-        log = await self._log_to_append(shard, is_marker=True)
-        return await (await self._submit(request, log))
+        return await self._submit(request, await self._log_to_append(shard, is_control=True))
 
     async def _submit(self, request: Append, log: ShardLog) -> Ticket[Appended]:
         """Waits for room, then submits; the ticket waits for the acknowledgement."""
@@ -344,12 +355,29 @@ class LogEngine:
 
     def delete_by_key(self, shard: str, key: bytes) -> int | None:
         """Deletes every record of the key below the offset that it returns; None if the shard has
-        no record of the key."""
-        return self._change(shard, lambda log: delete_key(log, key))
+        no record of the key. The entry of the deletion takes an offset."""
+        log = self._logs.writable(shard)
+        deletion, for_table = deletion_of_key(log, key)
+        self._delete(shard, deletion, for_table)
+        return deletion.keys[0][1] if deletion.keys else None
 
     def delete_by_offset(self, shard: str, offsets: Sequence[int]) -> list[int]:
-        """Deletes records, and returns the offsets of those that were not deleted before."""
-        return self._change(shard, lambda log: delete_offsets(log, offsets))
+        """Deletes records, and returns the offsets of those that were not deleted before. If there
+        are any, the entry of the deletion takes an offset; many make several entries."""
+        log = self._logs.writable(shard)
+        deletion, for_table = deletion_of_offsets(log, offsets)
+        self._delete(shard, deletion, for_table)
+        return list(deletion.offsets)
+
+    def _delete(self, shard: str, deletion: Deletion, for_table: Deletion) -> None:
+        """Returns once no read shows the records, and no crash brings them back."""
+        for ticket in run_blocking(self.submit_deletion(shard, deletion)):
+            ticket.wait()
+        if any(for_table):
+            log = self._logs.writable(shard)
+            with log.lock:
+                _refuse(log)
+                log.backend.state.note_retired(log.spec.uid, for_table)
 
     def delete_records_before(self, shard: str, offset: int) -> int:
         """Moves the start of the shard up to the offset; one below the start changes nothing.
@@ -510,12 +538,12 @@ class LogEngine:
 
     # Finding logs ---------------------------------------------------------------------------------
 
-    async def _log_to_append(self, name: str, *, is_marker: bool = False) -> ShardLog:
+    async def _log_to_append(self, name: str, *, is_control: bool = False) -> ShardLog:
         """The same without blocking an event loop while a log is being opened."""
-        refusal = None if is_marker else self._tiered_refusal
+        refusal = None if is_control else self._tiered_refusal
         if refusal is not None and self._logs.spec(name).config.is_tiered:
             raise refusal
-        if self._gate.is_shut and not is_marker:
+        if self._gate.is_shut and not is_control:
             await call_blocking(None, self._gate.check, name)
         log = self._logs.get(name)
         if log is not None and log.refusal is None:

@@ -70,8 +70,7 @@ class OpenLog:
         expired, and no transaction is open."""
         log = self._log
         return not (
-            log.holes
-            or log.dead_keys
+            log.deletions
             or log.spec.config.ttl_ms
             or view.active_expiry_ms != NEVER_MS
             or view.stable_offset != view.end_offset

@@ -33,6 +33,18 @@ class Checkpoint:
     indexed_upto: int
     first_expiry_ms: int
 
+    def indexed_to(self, offset: int) -> Checkpoint:
+        """The same end, indexed up to another offset."""
+        return Checkpoint(
+            next_offset=self.next_offset,
+            position=self.position,
+            crc=self.crc,
+            max_timestamp=self.max_timestamp,
+            records_since_point=self.records_since_point,
+            indexed_upto=offset,
+            first_expiry_ms=self.first_expiry_ms,
+        )
+
     def pack(self) -> bytes:
         return _LAYOUT.pack(
             self.next_offset,

@@ -28,7 +28,7 @@ TIME_KEY = struct.Struct(
     "Q"  # offset of the point
 )
 
-CHECKPOINT, OFFSET, TIME, KEY, TAG, PRODUCER, ABORTED = range(7)
+CHECKPOINT, OFFSET, TIME, KEY, TAG, PRODUCER, ABORTED, DELETION = range(8)
 NO_SEGMENT = 2**32 - 1
 """In place of a segment: entries of the shard as a whole."""
 KIND_END = 255
@@ -99,6 +99,23 @@ def aborted_range(
 ) -> tuple[bytes, bytes]:
     """Every aborted transaction that ends in [start, end) is in [first, second)."""
     return aborted_key(shard_uid, start_offset), aborted_key(shard_uid, end_offset)
+
+
+def deletion_key(shard_uid: int, offset: int) -> bytes:
+    """The key of the deletion whose entry is at the offset."""
+    return PREFIX.pack(shard_uid, NO_SEGMENT, DELETION) + U64.pack(offset)
+
+
+def deletion_range(
+    shard_uid: int, start_offset: int = 0, end_offset: int = 2**64 - 1
+) -> tuple[bytes, bytes]:
+    """Every deletion with an entry in [start, end) is in [first, second)."""
+    return deletion_key(shard_uid, start_offset), deletion_key(shard_uid, end_offset)
+
+
+def entry_offset_of(key: bytes) -> int:
+    """The offset of a deletion's entry, from the deletion's key."""
+    return int(U64.unpack_from(key, PREFIX.size)[0])
 
 
 def time_key(timestamp_ms: int, offset: int) -> bytes:

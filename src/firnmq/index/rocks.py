@@ -19,6 +19,7 @@ from firnmq.index.layout import (
     U64,
     aborted_key,
     checkpoint_key,
+    deletion_key,
     pack_place,
     producer_key,
     segment_range,
@@ -71,6 +72,9 @@ class RocksIndexEntries:
 
     def set_aborted(self, last_offset: int, packed: bytes) -> None:
         self.entries.append((aborted_key(self._shard_uid, last_offset), packed))
+
+    def set_deletion(self, offset: int, packed: bytes) -> None:
+        self.entries.append((deletion_key(self._shard_uid, offset), packed))
 
 
 class RocksSegmentIndex:

@@ -5,7 +5,8 @@ the last write says that the turn is indexed. After a crash in between, the next
 incomplete entries, because the first write announces them:
 
 1. The stored checkpoint, which still says where the synced bytes ended before this turn, with
-   `indexed_upto` beyond all entries of the turn; and the producers' rows, which go up to there too.
+   `indexed_upto` beyond all entries of the turn; and the rows of producers and deletions, which go
+   up to there too.
 2. Entries of points, keys and tags, in slices.
 3. The engine's rows, and the checkpoint of the turn's end.
 
@@ -23,7 +24,7 @@ from firnmq.disk import Family, KeyValueStore
 from firnmq.index.api import NEVER_MS, TIMESTAMP_MIN
 from firnmq.index.builder import RECORDS_PER_POINT
 from firnmq.index.checkpoint import Checkpoint
-from firnmq.index.layout import ABORTED, CHECKPOINT, PREFIX, PRODUCER
+from firnmq.index.layout import ABORTED, CHECKPOINT, DELETION, PREFIX, PRODUCER
 
 SLICE_ENTRIES = 4_096
 """Entries per write: about 3 ms."""
@@ -31,7 +32,7 @@ SLICE_ENTRIES = 4_096
 Entries = list[tuple[bytes, bytes]]
 
 _KIND_POSITION = PREFIX.size - 1
-_OF_SHARDS = frozenset({PRODUCER, ABORTED})
+_OF_SHARDS = frozenset({PRODUCER, ABORTED, DELETION})
 
 
 def write_in_slices(

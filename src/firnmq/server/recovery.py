@@ -22,6 +22,7 @@ from firnmq.config import StorageType, TieringConfig
 from firnmq.disk import Family, run_blocking, sync_directory
 from firnmq.engines.catalog.segments import Medium, SegmentState
 from firnmq.engines.catalog.transactions import OpenTransaction
+from firnmq.engines.deletion.deletions import folded
 from firnmq.engines.shardlog.producers import pack_aborted
 from firnmq.errors import InvalidArgument
 from firnmq.eventlog import EventLogger
@@ -43,6 +44,7 @@ from firnmq.meta.records import (
     shard_key,
     topic_key,
 )
+from firnmq.record.deletion import Deletion
 from firnmq.server.identity import directory_id
 from firnmq.server.local import LocalStore
 from firnmq.server.tier import existing_object_store
@@ -62,6 +64,8 @@ from firnmq.tiering.stores import ObjectStore
 _UNFINISHED = ".recovering"
 _MARKER = "recovery-unfinished"
 """A file in the directory that says that a recovery made it, so that the next one may remove it."""
+_EPOCH_MAX = 2**31 - 1
+"""Batches have 32 bits for it."""
 _log = EventLogger("recovery")
 
 
@@ -246,17 +250,20 @@ def _put(local: LocalStore, records: Mapping[str, Record]) -> None:
 
 
 def _write_beside(local: LocalStore, uid: int, shard: FoundShard) -> None:
-    """Writes a shard's rows in the key-value store: deletions, producers, aborted transactions."""
-    start = shard.start_offset if shard.has_lake else 0
-    for_table = [at for at in shard.holes if at < start]
-    keys_for_table = {key: below for key, below in shard.dead_keys if below <= start}
-    with local.state.retired_deletions.adding(uid, for_table, keys_for_table):
-        pass
-    if holes := [at for at in shard.holes if at >= start]:
-        local.state.add_holes(uid, holes)
-    for key, below in shard.dead_keys:
-        if key not in keys_for_table:
-            local.state.set_dead_key(uid, key, below)
+    """Writes a shard's rows in the key-value store: deletions, producers, aborted transactions.
+
+    Deletions whose entries were lost with the end of the log get new ones when it is opened.
+    """
+    found, start = Deletion(shard.holes, shard.dead_keys), shard.start_offset
+    if shard.has_lake:
+        passed = found.below(start)
+        with local.state.retired_deletions.adding(uid, passed.offsets, dict(passed.keys)):
+            pass
+    left = {at: each.above(start) for at, each in shard.deletions.items()}
+    entries = {at: each for at, each in left.items() if any(each)}
+    local.state.deletions.add_entries(uid, entries)
+    lost = found.above(start).without(*folded(entries.values()))
+    local.state.deletions.add_unlogged(uid, lost)
     rows = [(producer_key(uid, number), packed) for number, packed in shard.producers]
     rows += [(aborted_key(uid, each.last_offset), pack_aborted(each)) for each in shard.aborted]
     with local.kv.batch() as batch:
@@ -293,7 +300,7 @@ def _shard_records(
         name=shard.name,
         uid=uid,
         active=active,
-        epoch=shard.epoch + 1,
+        epoch=min(shard.epoch + 1, _EPOCH_MAX),
         start=shard.start_offset,
         topic_id=topic.manifest.topic_id,
     )

@@ -81,12 +81,12 @@ def test_history_is_read_from_the_store(
         topic.delete_by_key(b"key-3", shard=0)
         left = [n for n in range(120) if n != 5 and n % 7 != 3]
         check(topic, left)
-        stage.fill(120, 40)
+        stage.fill(122, 40)  # Behind the entries of the deletions.
     with Stage(tmp_path / "data", tiering) as stage:
-        check(stage.store.topic(TOPIC), [*left, *range(120, 160)])
+        check(stage.store.topic(TOPIC), [*left, *range(122, 162)])
         stage.work()
         assert stage.states() == {TIERED_THERE}
-        check(stage.store.topic(TOPIC), [*left, *range(120, 160)])
+        check(stage.store.topic(TOPIC), [*left, *range(122, 162)])
         report = stage.mover.scrub(dry_run=False, grace_ms=0)
         assert (report.orphan_count, report.missing) == (0, [])
 

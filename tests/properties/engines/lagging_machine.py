@@ -121,6 +121,15 @@ class LaggingMachine(EngineMachine):
         self._catch_up()
         super().append_batch(drawn, base)
 
+    def _delete(self, offsets: list[int]) -> None:
+        """A deletion waits for the mark, which must move then."""
+        self._catch_up()
+        super()._delete(offsets)
+
+    def _delete_key(self, key: bytes) -> None:
+        self._catch_up()
+        super()._delete_key(key)
+
     @rule()
     def roll(self) -> None:
         self._catch_up()

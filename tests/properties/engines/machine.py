@@ -182,7 +182,7 @@ class EngineMachine(RuleBasedStateMachine):
         found = [r for r in self.shard.raw_records(offset, max_bytes) if r.offset >= offset]
         below = [r.offset for r in found]
         wanted = [each for each in self.model.live(self.now) if each.offset >= offset]
-        self._check_some(found, wanted)
+        self._check_some(found, wanted, offset, page.next_offset)
         assert page.next_offset > offset or offset == self.model.end
         assert below == [each.offset for each in wanted if each.offset < page.next_offset]
 
@@ -194,15 +194,19 @@ class EngineMachine(RuleBasedStateMachine):
         data = content(page)
         found = {r.offset for r in decode([data]).records()} if data else set()
         wanted = {each.offset for each in self.model.live(self.now) if each.offset >= offset}
-        self._check_some(found, wanted)
+        self._check_some(found, wanted, offset, page.next_offset)
         assert page.next_offset > offset or offset == self.model.end
         live = {each for each in wanted if each < page.next_offset}
         assert {each for each in found if each >= offset} == live
 
-    def _check_some(self, found: Collection[object], wanted: Collection[object]) -> None:
+    def _check_some(
+        self, found: Collection[object], wanted: Collection[object], offset: int, next_offset: int
+    ) -> None:
         """At least one record if there is one. A compacted batch keeps its last offset without the
-        record there: a reader from that offset gets the batch, and goes on behind it."""
-        assert found or not wanted or self.compacts
+        record there: a reader from that offset gets the batch, and goes on behind it. Clients get
+        entries as well, and pass over them."""
+        has_entry = any(at in self.model.entries for at in range(offset, next_offset))
+        assert found or not wanted or self.compacts or has_entry
 
     @rule(key=keys)
     def read_by_key(self, key: bytes) -> None:
@@ -239,18 +243,24 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _delete(self, offsets: list[int]) -> None:
         self.shard.delete(*offsets)
-        self.model.delete(offsets)
+        self.model.delete(offsets, self.now)
 
     @rule(first=fractions, length=st.integers(5, 80))
     def delete_a_stretch(self, first: float, length: int) -> None:
-        offsets = list(range(self._offset(first), self._offset(first) + length))
-        self.shard.delete(*offsets)
-        self.model.delete(offsets)
+        self._delete(list(range(self._offset(first), self._offset(first) + length)))
 
     @rule(key=keys)
     def delete_by_key(self, key: bytes) -> None:
+        self._delete_key(key)
+
+    def _delete_key(self, key: bytes) -> None:
+        """An index may have the key although no live record does: then there is an entry too."""
+        has_live = self.model.with_key(key, self.now) is not None
         self.shard.delete_key(key)
-        self.model.delete_key(key)
+        entry_count = self.shard.end - self.model.end
+        assert entry_count in ((1,) if has_live else (0, 1))
+        if entry_count:
+            self.model.delete_key(key, self.now)
 
     @rule(fraction=fractions)
     def delete_before(self, fraction: float) -> None:
@@ -370,9 +380,16 @@ class EngineMachine(RuleBasedStateMachine):
             model.start, end = 0, 0
         else:
             end = max(model.start, self._spilled_end or 0)
+        deleted, named = model.deleted, model.named
         model.cut(end)
         if not model.stored:
             model.first = model.start = end
+        if self.shard.end > end:
+            # Entries that were only in memory are replaced, by one for offsets and one for keys.
+            model.by_offset[model.end] = {at for at in named if at < end}
+            model.append_entry({at for at in deleted if at < end}, self.now)
+        while model.end < min(self.shard.end, end + 2):
+            model.append_entry(set(), self.now)
 
     # What always holds --------------------------------------------------------------------------
 

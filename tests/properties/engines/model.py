@@ -35,7 +35,10 @@ class Model:
     first: int = 0
     """Offset of the first entry of `stored`: not 0 where memory lost what it held."""
     stored: list[Stored] = field(default_factory=list)
-    deleted: set[int] = field(default_factory=set)
+    entries: dict[int, set[int]] = field(default_factory=dict)
+    """Entries of deletions, by their offsets, with the offsets of what they delete."""
+    by_offset: dict[int, set[int]] = field(default_factory=dict)
+    """Those that name offsets."""
     borders: list[int] = field(default_factory=list)
     """Where batches begin."""
     compacted_away: set[int] = field(default_factory=set)
@@ -45,6 +48,16 @@ class Model:
     @property
     def end(self) -> int:
         return self.first + len(self.stored)
+
+    @property
+    def deleted(self) -> set[int]:
+        """Offsets without a record that is live: of deleted ones and of entries."""
+        return set(self.entries).union(*self.entries.values())
+
+    @property
+    def named(self) -> set[int]:
+        """Offsets that entries name."""
+        return set().union(*self.by_offset.values())
 
     def append(self, records: list[NewRecord], now_ms: int) -> int:
         base = self.end
@@ -81,11 +94,19 @@ class Model:
                 return each.offset
         return self.start if strategy is AdapterOffsetStrategy.EARLIEST else self.end
 
-    def delete(self, offsets: list[int]) -> None:
-        self.deleted |= {offset for offset in offsets if self.start <= offset < self.end}
+    def delete(self, offsets: list[int], now_ms: int) -> None:
+        """Appends an entry if one of the offsets was not deleted so before."""
+        new = {offset for offset in offsets if self.start <= offset < self.end} - self.named
+        if new:
+            self.by_offset[self.end] = new
+            self.append_entry(new, now_ms)
 
-    def delete_key(self, key: bytes) -> None:
-        self.deleted |= {each.offset for each in self.stored if each.record.key == key}
+    def delete_key(self, key: bytes, now_ms: int) -> None:
+        self.append_entry({each.offset for each in self.stored if each.record.key == key}, now_ms)
+
+    def append_entry(self, offsets: set[int], now_ms: int) -> None:
+        self.entries[self.end] = offsets
+        self.append([NewRecord(value=b"an entry")], now_ms)
 
     def compact(self, end: int, now_ms: int) -> None:
         """Leaves the newest live record of each key below an offset."""
@@ -106,7 +127,8 @@ class Model:
         if end < self.first:
             self.first, self.stored = end, []
         self.stored = self.stored[: end - self.first]
-        self.deleted = {offset for offset in self.deleted if offset < end}
+        self.entries = {at: each for at, each in self.entries.items() if at < end}
+        self.by_offset = {at: each for at, each in self.by_offset.items() if at < end}
         self.compacted_away = {offset for offset in self.compacted_away if offset < end}
         self.tombstones = {at: ms for at, ms in self.tombstones.items() if at < end}
         self.borders = [border for border in self.borders if border < end]

@@ -25,6 +25,8 @@ class Pending(NamedTuple):
     """Among all appends, in the order they were submitted."""
     ticket: Ticket[Appended]
     records: list[Stored]
+    deleted: frozenset[int] = frozenset()
+    """Offsets, if it is the entry of a deletion."""
 
 
 class Judge:
@@ -37,6 +39,10 @@ class Judge:
         self._acknowledged: dict[int, Stored] = {}
         self._maybe: set[Stored] = set()
         """Of appends that failed or had no answer before a power cut: there or not."""
+        self._holes: set[int] = set()
+        """Offsets of deleted records, and of entries."""
+        self._maybe_deleted: list[frozenset[int]] = []
+        """By deletions that failed or had no answer before a power cut."""
         self._start = 0
         self._place = 0
         self._offsets: dict[int, int] = {}
@@ -49,12 +55,19 @@ class Judge:
         self._place += 1
         self._pending.append(Pending(self._place, ticket, records))
 
+    def deleting(self, ticket: Ticket[Appended], offsets: frozenset[int]) -> None:
+        self._place += 1
+        self._pending.append(Pending(self._place, ticket, [], offsets))
+
     def check(self, engine: LogEngine) -> None:
         """Every acknowledged record is shown, and no other is, by offset and by key."""
         self._hear()
         start = self._take_start(engine)
         wanted = {at: each for at, each in self._acknowledged.items() if at >= start}
         found = shown(engine)
+        missing = _missing(engine, found) - self._holes
+        if missing:
+            raise Violation(f"there is nothing at {missing}")
         if found != wanted:
             raise Violation(f"shown {found}, acknowledged {wanted}")
         newest = {each.key: at for at, each in sorted(wanted.items())}
@@ -68,6 +81,7 @@ class Judge:
         for pending in self._pending:
             self.unknown_count += 1
             self._maybe.update(pending.records)
+            self._maybe_deleted += [pending.deleted] if pending.deleted else []
         self._pending, self._offsets = [], {}
 
     def reopened(self, engine: LogEngine) -> None:
@@ -75,7 +89,13 @@ class Judge:
         start = self._take_start(engine)
         found = shown(engine)
         end = max(found, default=start - 1) + 1
+        missing = _missing(engine, found) - self._holes
+        gone = missing & frozenset().union(*self._maybe_deleted)
+        if len(missing - gone) > len(self._maybe_deleted):
+            raise Violation(f"there is nothing at {missing}")
         for at, each in self._acknowledged.items():
+            if at in gone:
+                continue
             if at >= start and found.get(at) != each and not (self._is_lossy and at >= end):
                 raise Violation(f"{at} was acknowledged as {each} and is {found.get(at)}")
         if self._is_lossy:
@@ -83,6 +103,10 @@ class Judge:
         for at, each in found.items():
             if at not in self._acknowledged and each not in self._maybe:
                 raise Violation(f"{at} is {each}, which was never appended there")
+        self._acknowledged = {at: it for at, it in self._acknowledged.items() if at not in gone}
+        bounds = range(*engine.bounds(SHARD))
+        self._holes = {at for at in self._holes | missing if at in bounds and at not in found}
+        self._maybe_deleted = []
         self._acknowledged |= found
         self._maybe -= set(found.values())
 
@@ -104,9 +128,14 @@ class Judge:
             except FirnError:
                 self.failed_count += 1
                 self._maybe.update(pending.records)
+                self._maybe_deleted += [pending.deleted] if pending.deleted else []
             else:
                 self.acknowledged_count += 1
                 self._offsets[pending.place] = appended.base_offset
+                if pending.deleted:
+                    self._holes |= {appended.base_offset, *pending.deleted}
+                    for offset in pending.deleted:
+                        self._acknowledged.pop(offset, None)
                 for offset, each in enumerate(pending.records, appended.base_offset):
                     if offset in self._acknowledged:
                         raise Violation(f"{offset} was given out twice")
@@ -125,9 +154,12 @@ def shown(engine: LogEngine) -> dict[int, Stored]:
         for record in page.records():
             number = int(bytes(record.value or b"").split()[0])
             found[record.offset] = Stored(number, bytes(record.key or b""))
-        if list(found) != list(range(start, end)):
-            raise Violation(f"of {start} to {end} there are {list(found)}")
     return found
+
+
+def _missing(engine: LogEngine, found: dict[int, Stored]) -> set[int]:
+    """Offsets of the log at which no record is shown."""
+    return set(range(*engine.bounds(SHARD))) - found.keys()
 
 
 def newest_of(engine: LogEngine, key: bytes) -> int | None:

@@ -25,7 +25,8 @@ from firnmq.engines.shardlog import Append, LogTurnHandler, ShardLog
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.errors import StorageFailed, TimedOut
 from firnmq.health import Health
-from firnmq.record import NewRecord, encode
+from firnmq.record import NewRecord, Record, encode
+from firnmq.record.deletion import Deletion
 from firnmq.testing import FakeClock
 from tests.simulation.log.disk import SHARD, Catalog, Files, KeyValues, Layout, Outcome
 from tests.simulation.log.judge import Judge, Stored
@@ -237,6 +238,35 @@ class World:
             return
         self.judge.submitted(ticket, records)
 
+    def _delete(self) -> None:
+        """By offset: of records that are shown, sometimes those of a key."""
+        log = self.engine._logs.get(SHARD)
+        if log is None or log.refusal is not None:
+            return
+        offsets = [record.offset for record in self._records()]
+        if not offsets:
+            return
+        chosen = frozenset(self.rng.sample(offsets, min(len(offsets), self.rng.randint(1, 3))))
+        deletion = Deletion(tuple(sorted(chosen)))
+        if self.rng.random() < 0.3:
+            key, below = self.rng.choice(KEYS), log.view.stable_offset
+            deletion = Deletion((), ((key, below),))
+            chosen = frozenset(each.offset for each in self._records() if each.key == key)
+        if not chosen:
+            return
+        try:
+            (ticket,) = run_blocking(self.engine.submit_deletion(SHARD, deletion))
+        except StorageFailed:
+            return
+        self.judge.deleting(ticket, chosen)
+
+    def _records(self) -> list[Record]:
+        start, end = self.engine.bounds(SHARD)
+        if start == end:
+            return []
+        page = self.engine.read_by_offset(SHARD, start, max_records=10_000, max_bytes=2**30)
+        return page.records()
+
     def _turn(self) -> None:
         lane = self.lane
         if not (lane.requests or lane.is_resumed):
@@ -290,6 +320,7 @@ class World:
 _NESTED = ["append", "append", "turn", "turn", "time_passes", "clock_set", "advance"]
 _EVENTS = [
     *["append"] * 12,
+    *["delete"] * 2,
     *["turn"] * 12,
     *["roll_job"] * 5,
     *["advance"] * 5,

@@ -78,6 +78,7 @@ class World:
         self.source = Source(LakeTopic(lab, {"segment.bytes": 1024}), path, self.moment)
         self.shard = self.source.topic.shard
         self.deleted: set[int] = set()
+        """And the offsets of the deletions' entries, which hold no record."""
         self.table_end = 0
         self.converted: set[int] = set()
         self._sync = self._new_sync()
@@ -95,13 +96,16 @@ class World:
 
     def delete_offset(self) -> None:
         offset = self.random.randrange(self.shard.end)
+        end = self.shard.end
         self.shard.delete(offset)
-        self.deleted.add(offset)
+        self.deleted |= {offset, *range(end, self.shard.end)}
 
     def delete_key(self) -> None:
         number = self.random.randrange(KEYS)
+        end = self.shard.end
         self.shard.delete_key(b"k%d" % number)
-        self.deleted |= {at for at in range(self.shard.end) if at % KEYS == number}
+        self.deleted |= {at for at in range(end) if at % KEYS == number}
+        self.deleted |= set(range(end, self.shard.end))
 
     def move_start(self) -> None:
         """Only past what is converted, but for a little now and then: that is missing for good."""

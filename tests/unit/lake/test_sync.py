@@ -147,7 +147,8 @@ def test_a_last_record_that_is_gone_stops_nothing(
             engine.delete_records_before(name, 10)
             engine.housekeep()
     shard.append(*keyed(10, start=20))
-    assert sync.run().ends == {0: 20}
+    entry_count = 1 if "deleted" in fate else 0
+    assert sync.run().ends == {0: 20 + entry_count}
 
 
 def test_only_what_is_durable_is_asked_for(source: LabSource, sync: TopicSync) -> None:

@@ -59,22 +59,23 @@ def test_a_deleted_record_stays_deleted(source: LabSource, sync: TopicSync) -> N
     shard.delete(3, 28)
     shard.delete_key(b"k1")
     assert in_table(sync) == without(30)
-    shard.delete_before(30)
+    shard.delete_before(31)
     assert seen(source) == without(30, 3, 28, *K1)
     lab.crash()
     write(source, 5)
-    assert seen(source) == without(35, 3, 28, *K1)
+    gone = (3, 28, 30, 31, *K1)  # The two entries are no records.
+    assert seen(source) == without(37, *gone)
     assert kept_count(source) == 3
     done = sync.run()
     assert done.deleted_count == 8
-    assert in_table(sync) == without(35, 3, 28, *K1)
+    assert in_table(sync) == without(37, *gone)
     assert kept_count(source) == 0
     assert source.plan(Wanted()).shards[0].holes == ()
-    assert seen(source) == without(35, 3, 28, *K1)
+    assert seen(source) == without(37, *gone)
     lab.reopen()
     again = sync.run()
     assert (again.rounds, again.deleted_count) == (0, 0)
-    assert seen(source) == without(35, 3, 28, *K1)
+    assert seen(source) == without(37, *gone)
 
 
 def test_unchanged_deletions_cost_nothing(source: LabSource, sync: TopicSync) -> None:
@@ -201,13 +202,13 @@ def test_new_records_do_not_wait_for_a_deletion_that_fails(
     path.write_bytes(intact[:-4] + b"oops")
     with pytest.raises(Corruption):
         sync.run()
-    assert sync.table.reload().ends() == {0: 40}
+    assert sync.table.reload().ends() == {0: 41}
     assert kept_count(source) == 1
     path.write_bytes(intact)
     assert table_status(source.plan(Wanted()), {}).waiting_deletions == 1
     assert sync.run().deleted_count == 1
     assert table_status(source.plan(Wanted()), {}).waiting_deletions == 0
-    assert in_table(sync) == without(40, 3)
+    assert in_table(sync) == without(41, 3, 30)
     assert kept_count(source) == 0
 
 
@@ -219,12 +220,12 @@ def test_both_tables_of_a_typed_topic(source: LabSource) -> None:
     assert sync._dead is not None
     source.topic.shard.delete(3, 8)
     source.topic.shard.delete_key(b"k1")
-    source.topic.shard.delete_before(30)
+    source.topic.shard.delete_before(31)
     write(source, 4)
     assert sync.run().deleted_count == 8
-    gone = (3, 8, *K1)
-    assert in_table(sync) == [each for each in without(34, *gone) if each % 2]
-    assert offsets(content(sync._dead)) == [each for each in without(34, *gone) if not each % 2]
+    gone = (3, 8, 30, 31, *K1)  # The two entries are no records.
+    assert in_table(sync) == [each for each in without(36, *gone) if each % 2]
+    assert offsets(content(sync._dead)) == [each for each in without(36, *gone) if not each % 2]
     assert kept_count(source) == 0
     assert sync.run().rounds == 0
     sync.close()

@@ -67,7 +67,7 @@ def test_a_key_goes_from_all_shards(store: Store, storage_type: str) -> None:
     assert [(each.shard, each.deleted, each.key_below) for each in done] == [
         (shard, True, 5) for shard in range(SHARDS)
     ]
-    assert [(each.start_offset, each.end_offset) for each in done] == [(0, 5)] * SHARDS
+    assert [(each.start_offset, each.end_offset) for each in done] == [(0, 6)] * SHARDS
     assert offsets_of(topic) == [[1, 3]] * SHARDS
     for shard in range(SHARDS):
         with pytest.raises(KeyNotFound):
@@ -99,7 +99,7 @@ def test_an_empty_shard_notes_no_key(store: Store, storage_type: str) -> None:
     assert notes == [{b"a": 2}, {}, {}]
     for shard in range(SHARDS):
         topic.append([NewRecord(key=b"a", value=b"new")], shard=shard)
-    assert offsets_of(topic) == [[1, 2], [1], [0]]
+    assert offsets_of(topic) == [[1, 3], [1], [0]]
 
 
 def test_a_key_goes_from_the_shard_that_is_named(store: Store) -> None:
@@ -155,7 +155,7 @@ def test_before_moves_the_start_and_tells_where_it_was(store: Store, storage_typ
     (below,) = delete(store, offsets=[0, 2], shard=0)
     assert below.offsets == [2]
     (all_of_it,) = delete(store, before=5, shard=0)
-    assert (all_of_it.start_before, all_of_it.start_offset, all_of_it.end_offset) == (2, 5, 5)
+    assert (all_of_it.start_before, all_of_it.start_offset, all_of_it.end_offset) == (2, 5, 6)
     assert offsets_of(topic) == [[], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
 
 

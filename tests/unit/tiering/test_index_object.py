@@ -317,7 +317,7 @@ def test_the_layout_is_big_endian_and_fixed() -> None:
     data, head_length = write_index(EMPTY._replace(points=[(100, 0, -(2**63))]), META)
     assert data[:8] == b"firn-idx"
     assert struct.unpack_from(">HHIQQQQI", data, 8) == (
-        1,
+        2,
         len(SectionKind),
         head_length,
         len(data),

@@ -1,27 +1,21 @@
 """What engines keep durably beside the records: shards, segment chains, starts, deletions.
 
-Shards and chains are the ShardCatalog's, which the code that assembles the engines passes in.
-Deletions are in the key-value store's STATE family, first byte by kind; docs/formats/state.md
-describes it. Every change here is synced before the call returns.
+Shards and chains are the ShardCatalog's, which the code that assembles the engines passes in. Rows
+of deletions are derived from the log, but for those that it has no entry of.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from firnmq.config import TopicConfig
-from firnmq.disk import Family, KeyValueStore
-from firnmq.engines.catalog.retired import Retired, RetiredDeletions
-from firnmq.engines.catalog.retired import after as _after
+from firnmq.disk import KeyValueStore
 from firnmq.engines.catalog.segments import SegmentMeta
-
-_HOLE, _DEAD_KEY = b"H", b"K"
-
-_U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
+from firnmq.engines.deletion.retired import Retired
+from firnmq.engines.deletion.rows import DeletionRows
+from firnmq.record.deletion import Deletion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +127,6 @@ class ShardState:
 
     def __init__(self, kv: KeyValueStore, catalog: ShardCatalog) -> None:
         self._kv = kv
-        self.retired_deletions = RetiredDeletions(kv)
         self.catalog = catalog
         self.add_shards = catalog.add_shards
         self.reconfigure = catalog.reconfigure
@@ -143,6 +136,8 @@ class ShardState:
         self.start_offset = catalog.start_offset
         self.lake_end = catalog.lake_end
         self.has_lake = catalog.has_lake
+        self.deletions = DeletionRows(kv, catalog.has_lake)
+        self.retired_deletions = self.deletions.retired
         self.segment = catalog.segment
         self.producers = catalog.producers
         self.change_copy = catalog.change_copy
@@ -158,10 +153,7 @@ class ShardState:
         """Forgets everything that is kept for shards here; the catalog stays as it is."""
         with self._kv.batch() as batch:
             for spec in specs:
-                uid = _U32.pack(spec.uid)
-                for kind in (_HOLE, _DEAD_KEY):
-                    batch.delete_range(Family.STATE, kind + uid, _after(kind + uid))
-                self.retired_deletions.forget(batch, spec.uid)
+                self.deletions.remove_shard(batch, spec.uid)
         self._kv.sync()
 
     def roll(
@@ -207,85 +199,16 @@ class ShardState:
         self._sync_all()  # A log must not end before its start: rows may not be synced yet.
         self.catalog.move_start(uid, start_offset, deleted, active)
 
-    def holes(self, uid: int) -> set[int]:
-        prefix = _HOLE + _U32.pack(uid)
-        rows = self._kv.items(Family.STATE, prefix, _after(prefix))
-        return {_U64.unpack_from(key, len(prefix))[0] for key, _ in rows}
+    def trim_deletions(
+        self, uid: int, start_offset: int, changed: Mapping[int, Deletion | None], gone: Deletion
+    ) -> None:
+        self.deletions.trim(uid, start_offset, changed, gone)
 
-    def add_holes(self, uid: int, offsets: list[int]) -> None:
-        prefix = _HOLE + _U32.pack(uid)
-        with self._kv.batch() as batch:
-            batch.put_many(Family.STATE, [(prefix + _U64.pack(at), b"") for at in offsets])
-        self._kv.sync()
+    def forget_deletions(self, uid: int, offset: int) -> None:
+        self.deletions.forget_entries(uid, offset)
 
-    def drop_holes_from(self, uid: int, offset: int) -> None:
-        """Forgets deletions at and above an offset at which the log was truncated."""
-        prefix = _HOLE + _U32.pack(uid)
-        with self._kv.batch() as batch:
-            batch.delete_range(Family.STATE, prefix + _U64.pack(offset), _after(prefix))
-        self._kv.sync()
-
-    def dead_keys(self, uid: int) -> dict[bytes, int]:
-        prefix = _DEAD_KEY + _U32.pack(uid)
-        rows = self._kv.items(Family.STATE, prefix, _after(prefix))
-        return {key[len(prefix) :]: _U64.unpack(value)[0] for key, value in rows}
-
-    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None:
-        with self._kv.batch() as batch:
-            batch.put(Family.STATE, _DEAD_KEY + _U32.pack(uid) + key, _U64.pack(below_offset))
-        self._kv.sync()
-
-    def forget_dead_keys(self, uid: int, keys: list[bytes]) -> None:
-        with self._kv.batch() as batch:
-            for key in keys:
-                batch.delete(Family.STATE, _DEAD_KEY + _U32.pack(uid) + key)
-
-    # Deletions that the log is done with --------------------------------------------------------
-
-    def retire_holes_below(self, uid: int, offset: int) -> None:
-        """Forgets deletions below the start, or keeps them for the table, if there is one. Where
-        nothing is kept it is not synced, since opening the shard does it again."""
-        prefix = _HOLE + _U32.pack(uid)
-        lower, upper = prefix, prefix + _U64.pack(offset)
-        gone: list[int] = []
-        if self.has_lake(uid):
-            rows = self._kv.items(Family.STATE, lower, upper)
-            gone = [_U64.unpack_from(key, len(prefix))[0] for key, _ in rows]
-        with self.retired_deletions.adding(uid, gone, {}) as batch:
-            batch.delete_range(Family.STATE, lower, upper)
-        if gone:
-            self._kv.sync()
-
-    def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None:
-        """Likewise for keys whose deletion is about nothing that the log still has."""
-        if not dead:
-            return
-        kept = dead if self.has_lake(uid) else {}
-        with self.retired_deletions.adding(uid, (), kept) as batch:
-            for key in dead:
-                batch.delete(Family.STATE, _DEAD_KEY + _U32.pack(uid) + key)
-        if kept:
-            self._kv.sync()
-
-    def note_retired(self, uid: int, holes: Sequence[int], dead_keys: Mapping[bytes, int]) -> None:
-        """Keeps deletions that are about the table alone; nothing if there is none."""
-        if (holes or dead_keys) and self.has_lake(uid):
-            with self.retired_deletions.adding(uid, holes, dead_keys):
-                pass
-            self._kv.sync()
+    def note_retired(self, uid: int, deletion: Deletion) -> None:
+        self.deletions.note_retired(uid, deletion)
 
     def retired(self, uid: int) -> Retired | None:
-        """What is kept for the shard's table; None if it has none."""
-        return self.retired_deletions.read(uid) if self.has_lake(uid) else None
-
-    def deletions(self, uid: int) -> tuple[set[int], dict[bytes, int]]:
-        """All that is kept: what the log hides, and what the table may still have. In this order,
-        which is the one in which a deletion goes from the one to the other."""
-        holes, dead_keys = self.holes(uid), self.dead_keys(uid)
-        retired = self.retired_deletions.read(uid)
-        return holes | retired.holes, merged_keys(dead_keys, retired.dead_keys)
-
-
-def merged_keys(one: Mapping[bytes, int], other: Mapping[bytes, int]) -> dict[bytes, int]:
-    """Deleted keys of both, each as far as the one that reaches further."""
-    return {**one, **{key: max(below, one.get(key, 0)) for key, below in other.items()}}
+        return self.deletions.retired_of(uid)

@@ -12,38 +12,20 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from firnmq.errors import Corruption
-from firnmq.record import Selection, decode, with_header
-from firnmq.record.batch import (
-    ATTRIBUTE_CONTROL,
-    ATTRIBUTE_TRANSACTIONAL,
-    HEADER_BYTES,
-    LENGTH_END,
-    MAGIC,
-    BatchHeader,
-    Buffer,
-)
+from firnmq.record.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, Buffer
+from firnmq.record.control import control_batch, control_record
 from firnmq.record.selection import OFFSET_END
 
-_KEY: Final = struct.Struct(
-    ">"
-    "h"  # version: 0
-    "h"  # type: 0 abort, 1 commit
-)
 _VALUE: Final = struct.Struct(
     ">"
     "h"  # version: 0
     "i"  # epoch of the coordinator
 )
-assert _KEY.size == 4
 assert _VALUE.size == 6
 _VERSION: Final = 0
 _ABORT, _COMMIT = 0, 1
-_NO_TIMESTAMP: Final = -1
-"""A marker is no record in time: lookups by time and retention go by what stands around it."""
 _COORDINATOR_EPOCH: Final = 0
 """A single node has always been the coordinator."""
-_WITH_CONTROL: Final = Selection(include_control=True)
 _KIND: Final = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
 
 
@@ -150,32 +132,15 @@ def _last_offset(transaction: AbortedTransaction) -> int:
 
 def marker_batch(producer_id: int, epoch: int, *, is_commit: bool) -> bytearray:
     """The control batch that ends a producer's transaction in a shard."""
-    key = _KEY.pack(_VERSION, _COMMIT if is_commit else _ABORT)
-    value = _VALUE.pack(_VERSION, _COORDINATOR_EPOCH)
-    # Attributes, two deltas and the count of headers are 0; lengths are zigzag varints of a byte.
-    record = bytes((0, 0, 0, 2 * len(key))) + key + bytes((2 * len(value),)) + value + bytes(1)
-    payload = bytes((2 * len(record),)) + record
-    header = BatchHeader(
-        base_offset=0,
-        batch_length=HEADER_BYTES - LENGTH_END + len(payload),
-        leader_epoch=0,
-        magic=MAGIC,
-        crc=0,
+    return control_batch(
+        _COMMIT if is_commit else _ABORT,
+        _VALUE.pack(_VERSION, _COORDINATOR_EPOCH),
         attributes=ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL,
-        last_offset_delta=0,
-        base_timestamp=_NO_TIMESTAMP,
-        max_timestamp=_NO_TIMESTAMP,
         producer_id=producer_id,
         producer_epoch=epoch,
-        base_sequence=-1,
-        record_count=1,
     )
-    return with_header(bytearray(header.pack() + payload), header)
 
 
 def is_commit_marker(batch: Buffer) -> bool:
     """Whether a control batch says that its producer's transaction counts."""
-    for record in decode([batch], _WITH_CONTROL, verify=False).records():
-        if record.key is not None and len(record.key) == _KEY.size:
-            return bool(_KEY.unpack(record.key)[1] == _COMMIT)
-    raise Corruption("a control batch holds no marker")
+    return control_record(batch).kind == _COMMIT

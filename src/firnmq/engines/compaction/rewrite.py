@@ -105,8 +105,8 @@ class CompactionPass:
             expire_header=config.expire_header_bytes,
             ttl_ms=config.ttl_ms,
             now_ms=self._now_ms,
-            holes=log.holes or None,
-            dead_keys=log.dead_keys or None,
+            holes=log.deletions.offsets or None,
+            dead_keys=log.deletions.keys or None,
             columns=frozenset({"key", "value"}),
         )
 
@@ -332,7 +332,8 @@ class _Judge:
         """The batch as it is if all of it stays; None if nothing does.
 
         A marker stays if it ends an aborted transaction: clients that are told of the transaction
-        look for it. Clients do not look for one that ends a committed transaction.
+        look for it. Clients do not look for one that ends a committed transaction. Entries of
+        deletions stay: they have to outlive what they delete.
         """
         if entry.attributes & ATTRIBUTE_CONTROL:
             return None if is_commit_marker(batch) else _Kept(batch, entry.record_count, 0)

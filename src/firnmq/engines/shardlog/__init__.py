@@ -12,7 +12,7 @@ from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.reading.raw import RawReader
 from firnmq.engines.shardlog.reading.records import LogReader
 from firnmq.engines.shardlog.reading.times import TimeReader
-from firnmq.engines.shardlog.recovery import forget_deletions_beyond_end, open_log, truncate_log
+from firnmq.engines.shardlog.recovery import open_log, truncate_log
 from firnmq.engines.shardlog.turn import LogTurnHandler
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "RawReader",
     "ShardLog",
     "TimeReader",
-    "forget_deletions_beyond_end",
     "open_log",
     "prepare_inline",
     "prepare_records",

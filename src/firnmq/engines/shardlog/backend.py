@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from firnmq.clock import Clock
-from firnmq.engines.catalog.retired import Retired
 from firnmq.engines.catalog.segments import Segment, SegmentBytes, SegmentCopy, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.deletion.retired import Retired
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.tiering.api import ColdMedium
 from firnmq.health import Health
 from firnmq.index import Checkpoint, IndexSink, SegmentIndex
+from firnmq.record.deletion import Deletion
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
@@ -34,6 +35,8 @@ class TurnIndex(IndexSink, Protocol):
     def set_producer(self, producer_id: int, packed: bytes) -> None: ...
 
     def set_aborted(self, last_offset: int, packed: bytes) -> None: ...
+
+    def set_deletion(self, offset: int, packed: bytes) -> None: ...
 
 
 class LogState(Protocol):
@@ -57,19 +60,19 @@ class LogState(Protocol):
 
     def move_start(self, uid: int, start_offset: int, deleted: Sequence[SegmentMeta]) -> None: ...
 
-    def add_holes(self, uid: int, offsets: list[int]) -> None: ...
+    def trim_deletions(
+        self, uid: int, start_offset: int, changed: Mapping[int, Deletion | None], gone: Deletion
+    ) -> None:
+        """Keeps of entries what is still about the log, and for the table what is gone."""
 
-    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None: ...
+    def forget_deletions(self, uid: int, offset: int) -> None:
+        """Forgets entries from the offset on, where the log was truncated."""
 
-    def retire_holes_below(self, uid: int, offset: int) -> None: ...
+    def note_retired(self, uid: int, deletion: Deletion) -> None:
+        """Keeps a deletion that is about the table alone, if there is one."""
 
-    def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None: ...
-
-    def note_retired(
-        self, uid: int, holes: Sequence[int], dead_keys: Mapping[bytes, int]
-    ) -> None: ...
-
-    def retired(self, uid: int) -> Retired | None: ...
+    def retired(self, uid: int) -> Retired | None:
+        """What is kept for the shard's table; None if it has none."""
 
 
 class Backend(Protocol):

@@ -49,7 +49,7 @@ class Leftovers:
         self.seqs: list[int] = []
         """Segments of which nothing is left but their descriptions."""
         self.has_old_rows = False
-        """There may be deletions of offsets below the start."""
+        """There may be deletions of records below the start."""
         self.has_old_aborted = False
         """There are aborted transactions below the start; noticed together with the former."""
 
@@ -91,23 +91,21 @@ class Leftovers:
             )
 
     def _remove_old_rows(self, log: ShardLog) -> None:
-        """Removes what is kept of deletions and aborted transactions below the start.
-
-        Deletions are kept for the table first, if there is one: a reader's plan looks here and
-        then there. The sets in memory are replaced, not changed: readers of older views need them.
-        """
-        state, uid, start = log.backend.state, log.spec.uid, log.view.start_offset
+        """Removes what is kept of deletions and aborted transactions below the start."""
         if self.has_old_aborted:
-            log.backend.forget_aborted(log.spec, 0, start)
+            log.backend.forget_aborted(log.spec, 0, log.view.start_offset)
             self.has_old_aborted = False
-        state.retire_holes_below(uid, start)
-        dead = {key: below for key, below in log.dead_keys.items() if below <= start}
-        state.retire_dead_keys(uid, dead)
-        if dead:
-            log.dead_keys = {key: at for key, at in log.dead_keys.items() if key not in dead}
-        if any(offset < start for offset in log.holes):
-            log.holes = {offset for offset in log.holes if offset >= start}
+        trim_deletions(log)
         self.has_old_rows = False
+
+
+def trim_deletions(log: ShardLog) -> None:
+    """Forgets deletions that are about records below the start alone, or keeps them for the table,
+    if there is one."""
+    state, start_offset = log.backend.state, log.view.start_offset
+    log.trim_deletions(
+        lambda trim: state.trim_deletions(log.spec.uid, start_offset, trim.changed, trim.gone)
+    )
 
 
 def drops_of(log: ShardLog, segments: Sequence[Segment], seqs: Collection[int] = ()) -> list[Drop]:
@@ -142,15 +140,6 @@ def decide(log: ShardLog, change: Callable[[], T]) -> T:
         if error.is_outcome_unknown:
             raise log.fail(error) from error
         raise
-
-
-def keep(log: ShardLog, change: Callable[[], None]) -> None:
-    """Makes a change of the key-value store alone. One that fails may have happened: the log
-    closes, and opening it reads what is there."""
-    try:
-        change()
-    except StorageFailed as error:
-        raise log.fail(error) from error
 
 
 def move_start(log: ShardLog, start_offset: int) -> None:

@@ -20,6 +20,7 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
 from firnmq.engines.catalog.segments import Rows, Segment, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.deletion.deletions import Deletions
 from firnmq.engines.shardlog import changes
 from firnmq.engines.shardlog.append import (
     BATCH_RECORDS_MAX,
@@ -47,7 +48,8 @@ from firnmq.errors import (
 )
 from firnmq.health import ProblemKind
 from firnmq.index import Checkpoint, Point
-from firnmq.record import NewRecord, patch_base
+from firnmq.record import NewRecord, parse_header, patch_base
+from firnmq.record.deletion import deletion_of
 
 CHECKPOINT_BYTES = 64 * 1024
 """What an opening after a crash scans at most because turns stored no checkpoint."""
@@ -66,14 +68,12 @@ class ShardLog(HighWatermark):
         "__weakref__",
         "_gathered",
         "_gathered_position",
-        "_has_staged_marker",
+        "_has_staged_control",
         "_staged_index",
         "backend",
         "cold_end_offset",
         "cut_count",
-        "dead_keys",
         "hints",
-        "holes",
         "is_left_to_system",
         "known",
         "leftovers",
@@ -102,8 +102,7 @@ class ShardLog(HighWatermark):
         segments: tuple[Segment, ...],
         tail: Tail,
         start_offset: int,
-        holes: set[int],
-        dead_keys: dict[bytes, int],
+        deletions: Deletions,
         producers: ProducerStates,
     ) -> None:
         self.spec = spec
@@ -121,11 +120,6 @@ class ShardLog(HighWatermark):
         """What moves the high watermark; None where this is the only replica."""
         self.segments = segments
         self.tail = tail
-        self.holes = holes
-        """Deleted offsets. This set only grows. When the start moves, a smaller one replaces it,
-        after a new view replaced the old one. Readers therefore read `holes` before `view`."""
-        self.dead_keys = dead_keys
-        """Deleted keys: records below the number are gone. Likewise."""
         self.producers = producers
         """What is known of idempotent producers."""
         self.hints: dict[int, tuple[int, int, Point]] = {}
@@ -149,12 +143,12 @@ class ShardLog(HighWatermark):
         self._gathered: list[Buffer] = []
         self._gathered_position = tail.position
         self._staged_index: TurnIndex | None = None
-        self._has_staged_marker = False
-        self.synced = self._checkpoint()
+        self._has_staged_control = False
+        self.synced = self.tail.checkpoint()
         """How far the active segment is known to be on the device."""
         self.stored: Checkpoint | None = None
         """The checkpoint that the backend was given last; None if the next turn must give one."""
-        super().__init__(self._view_of_tail(start_offset))
+        super().__init__(self._view_of_tail(start_offset), deletions)
 
     # Appending: stage, sync, commit, end the turn. The lock is held throughout. -----------------
 
@@ -199,11 +193,11 @@ class ShardLog(HighWatermark):
         """Makes staged bytes durable; afterwards the checkpoint moves to the staged end."""
         if self.has_unsynced:
             self.tail.segment.bytes.sync()
-            self.synced = self._checkpoint()
+            self.synced = self.tail.checkpoint()
 
     def tail_checkpoint(self) -> Checkpoint:
         """The present end as a checkpoint; nothing may be staged."""
-        return self._checkpoint()
+        return self.tail.checkpoint()
 
     def note_synced(self, reached: Checkpoint) -> None:
         """Moves the checkpoint to an end whose bytes were synced without the lock."""
@@ -227,22 +221,13 @@ class ShardLog(HighWatermark):
         ):
             return []
         self.producers.store_changes(index)
+        self.deletions.store_changes(index)
         self._set_checkpoint(index, synced, self.tail.next_offset)
         return index.entries
 
     def _set_checkpoint(self, index: TurnIndex, synced: Checkpoint, indexed_upto: int) -> None:
         self.stored = synced
-        index.set_checkpoint(
-            Checkpoint(
-                next_offset=synced.next_offset,
-                position=synced.position,
-                crc=synced.crc,
-                max_timestamp=synced.max_timestamp,
-                records_since_point=synced.records_since_point,
-                indexed_upto=indexed_upto,
-                first_expiry_ms=synced.first_expiry_ms,
-            )
-        )
+        index.set_checkpoint(synced.indexed_to(indexed_upto))
 
     # The high watermark -------------------------------------------------------------------------
 
@@ -252,6 +237,7 @@ class ShardLog(HighWatermark):
         if self.replication is None:
             before = self.view
             self._staged_is_committed()
+            self.deletions.show(self.tail.next_offset)
             self.show(self._view_of_tail(before.start_offset))
             complete(requests, settlement)  # First: appends need not wait for readers.
             self.watchers.wake(settlement, shown_alone(requests, before.end_offset, self.view))
@@ -284,11 +270,13 @@ class ShardLog(HighWatermark):
         if index.entries or last.checkpoint is not self.stored:
             self._set_checkpoint(index, last.checkpoint, last.view.end_offset)
         self.backend.commit_entries(index.entries)
+        self.deletions.show(last.view.end_offset)
 
     def _add_point(self, requests: list[Append], settlement: Settlement) -> None:
         """Lets the staged point wait for the high watermark, with the appends that need it."""
         index = self._turn_index()
         self.producers.store_changes(index)
+        self.deletions.store_changes(index)
         entries = list(index.entries)
         self._staged_is_committed()
         complete((each for each in requests if each.refusal is not None), settlement)
@@ -338,7 +326,7 @@ class ShardLog(HighWatermark):
             self._staged_index = None
         if self.rows.rows:
             self.rows = Rows()
-        self._has_staged_marker = False
+        self._has_staged_control = False
 
     def _view_of_tail(self, start_offset: int) -> View:
         tail = self.tail
@@ -414,9 +402,10 @@ class ShardLog(HighWatermark):
     def wants_sync(self) -> bool:
         """Whether staged bytes must be durable before they are acknowledged.
 
-        A marker must be in any case: its transaction is forgotten once it is written everywhere.
+        Control batches must be in any case. A transaction is forgotten once its marker is written
+        everywhere, and no crash may bring back what is reported as deleted.
         """
-        return self.spec.config.durability is Durability.FSYNC or self._has_staged_marker
+        return self.spec.config.durability is Durability.FSYNC or self._has_staged_control
 
     def may_run_inline(self) -> bool:
         """Whether a turn that appends a little is a write into the page cache: no sync, no file to
@@ -461,17 +450,33 @@ class ShardLog(HighWatermark):
             self.backend.forget_producers(self.spec, idle)
         return len(idle)
 
+    def append_at_opening(self, batches: Sequence[bytearray]) -> None:
+        """Appends control batches, durably, to a log that is being opened and has no other user.
+        There is always room for them; a roll may follow."""
+        now_ms = self.backend.clock.now_ms()
+        for data in batches:
+            batch = PreparedBatch(data, parse_header(data), None)
+            self._stage_batch(batch, now_ms, is_forced=True)
+        self._hand_over()
+        self.sync()
+        self.backend.commit([self])
+        if self.replication is None:
+            self.end_turn([], Settlement())
+        else:
+            self.show_all_pending()
+
     def restart(self, tail: Tail) -> None:
         """Goes on from another end of the active segment."""
         self.segments = (*self.segments[:-1], tail.segment)
         self.tail = tail
         self._gathered_position = tail.position
-        self.synced = self._checkpoint()
+        self.synced = self.tail.checkpoint()
         self.hints = {}
         self.known.begin(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
         self.stored = self._staged_index = None
         self._staged_is_committed()
         self.wants_roll = False
+        self.deletions.show(tail.next_offset)
         self.show(self._view_of_tail(self.view.start_offset))
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
@@ -532,13 +537,13 @@ class ShardLog(HighWatermark):
         request.appended = Appended(base_offset, next_offset, append_time_ms)
         return True
 
-    def _stage_batch(self, batch: PreparedBatch, now_ms: int) -> int:
+    def _stage_batch(self, batch: PreparedBatch, now_ms: int, *, is_forced: bool = False) -> int:
         data, size = batch.data, len(batch.data)
         tail, spec = self.tail, self.spec
         position = tail.position
         if position + size > spec.config.segment_bytes:
             self.wants_roll = True
-            if position and position + size > spec.config.segment_bytes_max:
+            if position and not is_forced and position + size > spec.config.segment_bytes_max:
                 return _NO_ROOM
         base_offset = tail.next_offset
         patch_base(data, 0, base_offset, spec.epoch)
@@ -560,9 +565,16 @@ class ShardLog(HighWatermark):
             self.known.note_appended(Point(next_offset, position))
         if batch.header.producer_id >= 0:
             self.producers.note(batch.header, base_offset, data, now_ms)
-            self._has_staged_marker = self._has_staged_marker or batch.header.is_control
+        if batch.header.is_control:
+            self._note_control(base_offset, data)
         self._gathered.append(data)
         return base_offset
+
+    def _note_control(self, offset: int, batch: Buffer) -> None:
+        self._has_staged_control = True
+        if (deletion := deletion_of(batch)) is not None:
+            self.deletions.note(offset, deletion)
+            self.stored = None  # Its row is stored with this turn: manifests are made from rows.
 
     def _hand_over(self) -> None:
         """Gives the gathered batches to the segment with one gathered write."""
@@ -573,25 +585,13 @@ class ShardLog(HighWatermark):
             if self.tail.segment.bytes.append(
                 gathered, self._gathered_position, self.rows, durable=durable
             ):
-                self.synced = self._checkpoint()
+                self.synced = self.tail.checkpoint()
         self._gathered_position = self.tail.position
 
     def _turn_index(self) -> TurnIndex:
         if self._staged_index is None:
             self._staged_index = self.backend.turn_index(self.spec, self.tail.segment)
         return self._staged_index
-
-    def _checkpoint(self) -> Checkpoint:
-        tail = self.tail
-        return Checkpoint(
-            next_offset=tail.next_offset,
-            position=tail.position,
-            crc=tail.crc,
-            max_timestamp=tail.builder.max_timestamp,
-            records_since_point=tail.builder.records_since_point,
-            indexed_upto=tail.next_offset,
-            first_expiry_ms=tail.builder.first_expiry_ms,
-        )
 
 
 PRODUCER_REFUSALS = (ProducerFenced, OutOfOrderSequence, InvalidTransactionState)

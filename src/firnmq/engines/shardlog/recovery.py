@@ -17,8 +17,11 @@ from firnmq.disk.preallocation import may_be_preallocated
 from firnmq.engines.catalog.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.catalog.transactions import OpenTransaction
+from firnmq.engines.deletion.deletions import Deletions
+from firnmq.engines.deletion.opening import append_unlogged
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.backend import Backend
+from firnmq.engines.shardlog.changes import trim_deletions
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES, SegmentScan
@@ -26,6 +29,7 @@ from firnmq.engines.shardlog.tail import Tail
 from firnmq.errors import Corruption
 from firnmq.index import Checkpoint, IndexBuilder, Point, RocksSegmentIndex
 from firnmq.record import BatchEntry, BatchStream, Reason, crc32c, parse_header
+from firnmq.record.deletion import deletion_of
 from firnmq.record.selection import OFFSET_END
 
 _ENTRIES_PER_COMMIT = 20_000
@@ -73,21 +77,20 @@ def open_log(
     local = [segment.meta for segment in segments if segment.meta.is_local]
     backend.drop_strays(spec, local)
     producers = backend.load_producers(spec)
-    tail, scanned, cut = _recover_tail(spec, backend, segments, failed, producers)
+    deletions = Deletions(state.deletions.entries(spec.uid))
+    scan, scanned, cut = _recover_tail(spec, backend, segments, failed, producers, deletions)
     log = ShardLog(
         spec,
         backend,
         segments=segments,
-        tail=tail,
+        tail=scan.tail,
         start_offset=start_offset,
-        holes=state.holes(spec.uid),
-        dead_keys=state.dead_keys(spec.uid),
+        deletions=scan.deletions,
         producers=producers,
     )
-    if any(offset < start_offset for offset in log.holes):  # A crash came after the start moved.
-        state.retire_holes_below(spec.uid, start_offset)
-        log.holes = {offset for offset in log.holes if offset >= start_offset}
-    forget_deletions_beyond_end(log, state)
+    trim_deletions(log)  # A crash may have come after the start moved.
+    state.retired_deletions.cut(spec.uid, log.tail.next_offset)
+    append_unlogged(log, state.deletions)
     return Recovered(log, scanned, cut)
 
 
@@ -105,30 +108,23 @@ def truncate_log(
         segment = backend.without_index(log.spec, log.tail.segment)
         segment.bytes.truncate(position)
         scan = _TailScan(
-            log.spec, backend, segment, None, log.producers, _open_before(log.segments)
+            log.spec,
+            backend,
+            segment,
+            None,
+            log.producers,
+            log.deletions,
+            _open_before(log.segments),
         )
         scan.run(position)
         scan.finish()
+        log.deletions = scan.deletions
         log.restart(scan.tail)
-        forget_deletions_beyond_end(log, state)
+        trim_deletions(log)
+        if state is not None:
+            state.retired_deletions.cut(log.spec.uid, offset)
     finally:
         log.cut_count += 1
-
-
-def forget_deletions_beyond_end(log: ShardLog, state: ShardState | None) -> None:
-    """Truncated offsets are given out again: old deletions must not hide new records."""
-    uid, end = log.spec.uid, log.tail.next_offset
-    if any(offset >= end for offset in log.holes):
-        if state is not None:
-            state.drop_holes_from(uid, end)
-        log.holes = {offset for offset in log.holes if offset < end}
-    for key, below in list(log.dead_keys.items()):
-        if below > end:
-            if state is not None:
-                state.set_dead_key(uid, key, end)
-            log.dead_keys[key] = end
-    if state is not None:
-        state.retired_deletions.cut(uid, end)
 
 
 def _recover_tail(
@@ -137,8 +133,10 @@ def _recover_tail(
     segments: tuple[Segment, ...],
     failed: ShardLog | None,
     producers: ProducerStates,
-) -> tuple[Tail, int, int]:
-    """Finds where the active segment ends; returns its tail, bytes scanned and bytes truncated."""
+    deletions: Deletions,
+) -> tuple[_TailScan, int, int]:
+    """Finds where the active segment ends; returns the scan that did, bytes scanned and bytes
+    truncated."""
     segment = segments[-1]
     opened = _open_before(segments)
     index = segment.index
@@ -160,7 +158,7 @@ def _recover_tail(
         # goes first, since a crash after the truncation would make it promise bytes that are gone.
         index.clear()
         checkpoint = None
-    scan = _TailScan(spec, backend, segment, checkpoint, producers, opened)
+    scan = _TailScan(spec, backend, segment, checkpoint, producers, deletions, opened)
     scan.run(limit)
     tail = scan.tail
     cut_bytes = 0
@@ -174,11 +172,10 @@ def _recover_tail(
     if stored is not None and stored.indexed_upto > tail.next_offset:
         # Entries for bytes that are gone hide among good ones: rebuild the segment's index.
         index.clear()
-        scan = _TailScan(spec, backend, segment, None, producers, opened)
+        scan = _TailScan(spec, backend, segment, None, producers, scan.deletions, opened)
         scan.run(tail.position)
-        tail = scan.tail
     scan.finish()
-    return tail, scan.scanned_bytes, cut_bytes
+    return scan, scan.scanned_bytes, cut_bytes
 
 
 def _is_preallocated(spec: ShardSpec, segment: Segment, position: int, length: int) -> bool:
@@ -231,8 +228,9 @@ def _shown_length(log: ShardLog, segment: Segment) -> int:
 class _TailScan:
     """Walks an active segment from its checkpoint, checking and indexing every batch.
 
-    What is kept of producers goes up to where the segment is indexed. Without a checkpoint it is
-    taken back to the segment's beginning and rebuilt, since it may speak of what is gone.
+    What is kept of producers and deletions goes up to where the segment is indexed. Without a
+    checkpoint it is taken back to the segment's beginning and rebuilt, since it may speak of what
+    is gone.
     """
 
     def __init__(
@@ -242,14 +240,19 @@ class _TailScan:
         segment: Segment,
         checkpoint: Checkpoint | None,
         producers: ProducerStates,
+        deletions: Deletions,
         opened: tuple[OpenTransaction, ...],
     ) -> None:
         self._producers = producers
+        self.deletions = deletions
         self._now_ms = backend.clock.now_ms()
         if checkpoint is None:
             self._known_upto = segment.meta.base_offset
             if producers.rewind(self._known_upto, opened, self._now_ms):
                 backend.forget_aborted(spec, self._known_upto, OFFSET_END)
+            if any(deletions.entries(self._known_upto, OFFSET_END)):
+                self.deletions = deletions.rewound(self._known_upto)
+                backend.state.forget_deletions(spec.uid, self._known_upto)
         else:
             self._known_upto = checkpoint.indexed_upto
         self._spec = spec
@@ -287,20 +290,12 @@ class _TailScan:
         """Commits what is left, with a checkpoint at the end."""
         tail = self.tail
         if self.scanned_bytes:
-            self._sink.set_checkpoint(
-                Checkpoint(
-                    next_offset=tail.next_offset,
-                    position=tail.position,
-                    crc=tail.crc,
-                    max_timestamp=tail.builder.max_timestamp,
-                    records_since_point=tail.builder.records_since_point,
-                    indexed_upto=tail.next_offset,
-                    first_expiry_ms=tail.builder.first_expiry_ms,
-                )
-            )
+            self._sink.set_checkpoint(tail.checkpoint())
             # With the checkpoint, as the next recovery begins at it and does not look back.
             self._producers.store_changes(self._sink)
+            self.deletions.store_changes(self._sink)
             self._commit()
+        self.deletions.show(tail.next_offset)
 
     def _take(self, batch: memoryview, entry: BatchEntry) -> None:
         tail = self.tail
@@ -316,8 +311,11 @@ class _TailScan:
         tail.crc = crc32c(batch, tail.crc)
         tail.position += entry.size
         tail.next_offset = entry.last_offset + 1
-        if entry.producer_id >= 0 and entry.base_offset >= self._known_upto:
-            self._producers.note(parse_header(batch, 0), entry.base_offset, batch, self._now_ms)
+        if entry.base_offset >= self._known_upto:
+            if entry.producer_id >= 0:
+                self._producers.note(parse_header(batch, 0), entry.base_offset, batch, self._now_ms)
+            elif (deletion := deletion_of(batch)) is not None:
+                self.deletions.note(entry.base_offset, deletion)
         if tail.first_append_ms is None:
             tail.first_append_ms = self._segment.meta.created_ms
         if len(self._sink.entries) >= _ENTRIES_PER_COMMIT:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.segments import Segment
-from firnmq.index import IndexBuilder
+from firnmq.index import Checkpoint, IndexBuilder
 from firnmq.record import chain_batch_crc, crc32c
 
 _KEEP_LOCK = 0
@@ -35,6 +35,18 @@ class Tail:
         self.crc = crc
         self.builder = builder or IndexBuilder()
         self.first_append_ms = first_append_ms
+
+    def checkpoint(self) -> Checkpoint:
+        """The present end, as one that is synced and indexed up to here."""
+        return Checkpoint(
+            next_offset=self.next_offset,
+            position=self.position,
+            crc=self.crc,
+            max_timestamp=self.builder.max_timestamp,
+            records_since_point=self.builder.records_since_point,
+            indexed_upto=self.next_offset,
+            first_expiry_ms=self.builder.first_expiry_ms,
+        )
 
 
 def chained(crc: int, batch: Buffer) -> int:

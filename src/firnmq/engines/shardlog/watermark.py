@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from firnmq.disk import Settlement
+from firnmq.engines.deletion.deletions import Deletions, Trim
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.shardlog.watchers import Watchers
@@ -65,10 +66,12 @@ class HighWatermark:
     sync; the log's own lock is taken before it.
     """
 
-    __slots__ = ("_gate", "_pending", "view", "watchers")
+    __slots__ = ("_gate", "_pending", "deletions", "view", "watchers")
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, deletions: Deletions) -> None:
         self.view = view
+        self.deletions = deletions
+        """What the log's entries delete. Readers read it before `view`."""
         self.watchers = Watchers()
         """Readers that wait for the high watermark to move; woken by what moves it."""
         self._gate = threading.Lock()
@@ -92,6 +95,16 @@ class HighWatermark:
             self.view = change(self.view)
             for point in self._pending:
                 point.view = change(point.view)
+
+    def trim_deletions(self, keep: Callable[[Trim], None]) -> None:
+        """Forgets deletions that are about records below the start alone, once `keep` has stored
+        what changes. What readers of older views need is replaced, not changed."""
+        with self._gate:
+            trim = self.deletions.trim(self.view.start_offset)
+        keep(trim)
+        if trim.changed:
+            with self._gate:
+                self.deletions = self.deletions.trimmed(trim.changed)
 
     def add_pending(self, point: PendingPoint, settlement: Settlement) -> None:
         """Lets a point wait for the high watermark. One that is there already is shown at once."""

@@ -15,6 +15,7 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.transactions import AbortedTransaction
 from firnmq.errors import NoObjectStore
 from firnmq.index import KeyHit, Point, SegmentIndex, TagHit
+from firnmq.record.deletion import Deletion
 
 if TYPE_CHECKING:
     from firnmq.engines.catalog.segments import Rows, SegmentBytes, SegmentMeta
@@ -54,6 +55,8 @@ class IndexDump(NamedTuple):
     """Transactions with an offset in the segment that were aborted."""
     producers: tuple[tuple[int, bytes], ...]
     """Idempotent producers at its end: producer id, and its state as in the index."""
+    deletions: tuple[tuple[int, Deletion], ...] = ()
+    """Entries of deletions in the segment, with their offsets."""
 
 
 class SealedSource(Protocol):

@@ -144,6 +144,7 @@ class SegmentSource:
             tags=index.tags(),
             aborted=tuple(self._log.view.aborted.overlapping(meta.base_offset, meta.end_offset)),
             producers=self._state.producers(self._log.spec.uid, meta.seq),
+            deletions=tuple(self._log.deletions.entries(meta.base_offset, meta.end_offset)),
         )
 
 

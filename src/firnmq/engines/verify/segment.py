@@ -14,6 +14,7 @@ from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.media.layouts.partition_per_file import FileBytes
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES
+from firnmq.engines.verify.deletions import DeletionCheck
 from firnmq.engines.verify.findings import FindingKind, Notes
 from firnmq.engines.verify.index import (
     ENTRIES_PER_PASS,
@@ -44,7 +45,7 @@ from firnmq.record import (
     crc32c,
     parse_header,
 )
-from firnmq.record.batch import MAGIC
+from firnmq.record.batch import ATTRIBUTE_CONTROL, MAGIC
 
 _JUDGED_BYTES = 17
 """A batch's first bytes, up to the one that is the same in all: a bad batch's length is believed
@@ -78,11 +79,13 @@ class SegmentCheck:
         kv: KeyValueStore,
         notes: Notes,
         producers: ProducerCheck,
+        deletions: DeletionCheck,
         shown_length: int | None = None,
     ) -> None:
         """Of an active segment, `shown_length` bytes are checked if that is given."""
         self._spec = spec
         self._producers = producers
+        self._deletions = deletions
         self._segment = segment
         self._meta = segment.meta
         self._where = segment.bytes.where
@@ -246,6 +249,8 @@ class SegmentCheck:
             entries = self._entries_of(batch, entry, at, self._builder)
             if entry.producer_id >= 0:
                 self._producers.take(entry, batch)
+            elif entry.attributes & ATTRIBUTE_CONTROL:
+                self._deletions.take(entry, batch)
         except Corruption as error:
             self._bad_batch(at, error.reason)
             return

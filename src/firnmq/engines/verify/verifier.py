@@ -21,12 +21,13 @@ from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.media.durable import ByteLayout
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.tiering.api import Unreachable
+from firnmq.engines.verify.deletions import DeletionCheck
 from firnmq.engines.verify.findings import Finding, FindingKind, Notes, Verification
 from firnmq.engines.verify.producers import ProducerCheck
 from firnmq.engines.verify.segment import SegmentCheck, bytes_to_check
 from firnmq.errors import Corruption, StoreError
 from firnmq.index import RocksSegmentIndex
-from firnmq.index.layout import ABORTED, NO_SEGMENT, PREFIX, PRODUCER, segment_range
+from firnmq.index.layout import DELETION, NO_SEGMENT, PREFIX, PRODUCER, segment_range
 from firnmq.record.selection import OFFSET_END
 
 __all__ = ["CopyCheck", "Finding", "FindingKind", "Progress", "Verification", "Verifier"]
@@ -114,22 +115,34 @@ class Verifier:
             upto_offset=upto_offset,
             is_rewound=is_rewound,
         )
+        deletions = DeletionCheck(
+            self._state.deletions,
+            spec.uid,
+            notes,
+            start_offset=self._state.start_offset(spec.uid),
+            upto_offset=upto_offset,
+            is_rewound=is_rewound or is_memory,
+        )
         is_whole = True
         for segment in live:
             if not segment.meta.is_local:
                 end_offset = segment.meta.end_offset
                 continue
             shown = None if segment.meta.is_sealed else self._shown_length(spec)
-            check = SegmentCheck(spec, segment, self._kv, notes, producers, shown)
+            check = SegmentCheck(spec, segment, self._kv, notes, producers, deletions, shown)
             for size in check.run():
                 done += size
                 if progress is not None:
                     progress(done, max(total, done))
             end_offset = check.end_offset
             is_whole = is_whole and check.is_whole
+            if check.is_whole and not segment.bytes.is_memory:
+                deletions.cover(segment.meta.base_offset, end_offset)
         self._check_copies(spec, [s for s in live if not s.meta.is_local], notes, check_copies)
         if is_whole and (upto_offset <= end_offset or is_memory):
             producers.finish(has_producers=not is_memory)
+        if is_whole:
+            deletions.finish(end_offset)
         self._check_bounds(spec, notes, first_offset, end_offset, is_memory=is_memory)
         self._check_strays(spec, segments, known, notes)
         return notes.verification(len(live))
@@ -236,11 +249,12 @@ class Verifier:
         if not is_memory and not first_offset <= start <= end_offset:
             text = f"the shard starts at {start}, its segments hold [{first_offset}, {end_offset})"
             notes.add(FindingKind.CHAIN, text, where)
-        for offset in sorted(self._state.holes(spec.uid)):
+        unlogged = self._state.deletions.unlogged(spec.uid)
+        for offset in unlogged.offsets:
             if offset >= end_offset:  # Those below the start are forgotten in time.
                 text = f"offset {offset} is noted as deleted, beyond the end {end_offset}"
                 notes.add(FindingKind.DELETION, text, where)
-        for key, below in sorted(self._state.dead_keys(spec.uid).items()):
+        for key, below in unlogged.keys:
             if below > end_offset:
                 name = key.decode("utf-8", "backslashreplace")
                 text = f"key {name!r} is deleted below {below}, beyond the end {end_offset}"
@@ -287,7 +301,7 @@ class Verifier:
         if (family, seq) != (Family.INDEX, NO_SEGMENT):
             return False
         lower, upper = segment_range(uid, NO_SEGMENT)
-        own, end = PREFIX.pack(uid, seq, PRODUCER), PREFIX.pack(uid, seq, ABORTED + 1)
+        own, end = PREFIX.pack(uid, seq, PRODUCER), PREFIX.pack(uid, seq, DELETION + 1)
         return not any(self._kv.items(family, *each, 1) for each in ((lower, own), (end, upper)))
 
     def _stored_seqs(self, family: Family, uid: int) -> Iterator[int]:

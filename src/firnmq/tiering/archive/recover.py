@@ -20,6 +20,7 @@ import msgspec
 
 from firnmq.config import StorageType, TopicConfig
 from firnmq.engines.catalog.transactions import AbortedTransaction, OpenTransaction
+from firnmq.engines.deletion.deletions import as_one
 from firnmq.engines.shardlog.producers import Producer
 from firnmq.errors import (
     Corruption,
@@ -29,12 +30,13 @@ from firnmq.errors import (
     ObjectNotFound,
     ObjectTruncated,
 )
-from firnmq.record import crc32c
+from firnmq.record import Buffer, crc32c
+from firnmq.record.deletion import Deletion
 from firnmq.tiering.archive.group_offsets import GroupOffsets, numbers_in, read_groups
 from firnmq.tiering.archive.ownership import clusters_in
 from firnmq.tiering.format.fields import SHARD_COUNT_MAX
-from firnmq.tiering.format.index_layout import HEADER_BYTES, Header, SectionKind
-from firnmq.tiering.format.index_sections import parse_aborted
+from firnmq.tiering.format.index_layout import HEADER_BYTES, Header, Section, SectionKind
+from firnmq.tiering.format.index_sections import parse_aborted, parse_deletions
 from firnmq.tiering.format.manifest import (
     GroupsManifest,
     SegmentManifest,
@@ -110,6 +112,8 @@ class FoundShard:
     gaps: list[Gap] = field(default_factory=list)
     holes: tuple[int, ...] = ()
     dead_keys: tuple[tuple[bytes, int], ...] = ()
+    deletions: dict[int, Deletion] = field(default_factory=dict)
+    """Of entries in the segments, by their offsets; they are among the two before."""
     has_lake: bool = False
     aborted: list[AbortedTransaction] = field(default_factory=list)
     doubtful: list[OpenTransaction] = field(default_factory=list)
@@ -253,7 +257,7 @@ class _Finder:
                 raise GapsFound(gaps)
             for each in found:
                 for shard in each.shards:
-                    self._read_aborted(shard)
+                    self._read_beside(shard)
                     _abort_doubtful(shard)
             if self._damaged and not skip_gaps:
                 key, reason = self._damaged[0]
@@ -415,18 +419,24 @@ class _Finder:
         if shard.segments:
             shard.start_offset = max(shard.start_offset, shard.segments[0].base_offset)
 
-    def _read_aborted(self, shard: FoundShard) -> None:
-        """Reads aborted transactions whose end is in the found segments; later ones are open."""
-        found = {
-            transaction
-            for each in self._map(self._aborted_in, shard.segments)
-            for transaction in each
-        }
+    def _read_beside(self, shard: FoundShard) -> None:
+        """Reads what the indexes have for the shard as a whole: aborted transactions whose end is
+        in the found segments, as later ones are open, and deletions. The manifest has the newest
+        deletions; if it is old or damaged, the entries in the log still count."""
+        found: set[AbortedTransaction] = set()
+        for aborted, deletions in self._map(self._beside, shard.segments):
+            found.update(aborted)
+            shard.deletions.update(deletions)
         shard.aborted = sorted(
             each for each in found if shard.start_offset <= each.last_offset < shard.end_offset
         )
+        whole = as_one([Deletion(shard.holes, shard.dead_keys), *shard.deletions.values()])
+        shard.holes, shard.dead_keys = whole
 
-    def _aborted_in(self, segment: SegmentManifest) -> list[AbortedTransaction]:
+    def _beside(
+        self, segment: SegmentManifest
+    ) -> tuple[list[AbortedTransaction], list[tuple[int, Deletion]]]:
+        """Aborted transactions and deletions in a segment's index."""
         key = segment.key + INDEX
         try:
             header = Header.unpack(self._store.get_range(key, 0, HEADER_BYTES), key)
@@ -437,15 +447,21 @@ class _Finder:
             )
             if not is_of_segment:
                 raise Corruption("is the index of another segment", where=key)
-            section = header.sections[SectionKind.ABORTED]
-            content = self._store.get_range(key, section.position, section.length)
-            if crc32c(content) != section.crc:
-                raise Corruption("a CRC does not match", where=key, position=section.position)
-            return parse_aborted(content, header, key)
+            aborted = self._section(key, header.sections[SectionKind.ABORTED])
+            deletions = self._section(key, header.sections[SectionKind.DELETIONS])
+            return parse_aborted(aborted, header, key), parse_deletions(deletions, header, key)
         except (Corruption, ObjectTruncated) as error:
             self._pass_over(key, str(error))
             self._damaged.append((key, str(error)))
-            return []
+            return [], []
+
+    def _section(self, key: str, section: Section) -> Buffer:
+        if not section.length:
+            return b""
+        content = self._store.get_range(key, section.position, section.length)
+        if crc32c(content) != section.crc:
+            raise Corruption("a CRC does not match", where=key, position=section.position)
+        return content
 
     # ------------------------------------------------------------------------------------------
 

@@ -147,7 +147,7 @@ class ManifestUpkeep:
             # Read the deletions before the start offset, and the start offset from the state:
             # deletions below the start are forgotten, so an older start, as the ledger may have,
             # would bring deleted records back.
-            holes, dead_keys = self._state.deletions(record.uid)
+            holes, dead_keys = self._state.deletions.all_of(record.uid)
             try:
                 start_offset = self._state.start_offset(record.uid)
             except ShardNotFound:  # Its topic has just been deleted.

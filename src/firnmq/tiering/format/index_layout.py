@@ -22,7 +22,9 @@ from firnmq.errors import Corruption
 from firnmq.index.layout import TERM_BYTES_MAX
 
 MAGIC = b"firn-idx"
-VERSION = 1
+VERSION = 2
+_SECTIONS_OF = {1: 7, 2: 8}
+"""How many sections each version has that can be read."""
 HEAD_BYTES_WANTED = 256 * 1024
 """Target for the size of the first read of an .idx object."""
 BLOCK_BYTES = 16 * 1024
@@ -75,9 +77,12 @@ class SectionKind(IntEnum):
     KEY_FILTER = 4
     ABORTED = 5
     PRODUCERS = 6
+    DELETIONS = 7
 
 
 HEADER_BYTES = _FIXED.size + len(SectionKind) * _SECTION.size + U32.size
+_NOTHING_CRC = 0
+"""CRC32C of no bytes."""
 
 
 class Section(NamedTuple):
@@ -107,18 +112,20 @@ class Header(NamedTuple):
         magic, version, count, *numbers = _FIXED.unpack_from(data)
         if magic != MAGIC:
             raise Corruption("is no .idx object", where=where, position=0)
-        if version != VERSION:
+        if version not in _SECTIONS_OF:
             raise Corruption(
                 f"has version {version}, this release reads {VERSION}", where=where, position=8
             )
-        crc_at = HEADER_BYTES - U32.size
+        known = _SECTIONS_OF[version]
+        crc_at = _FIXED.size + known * _SECTION.size
         (crc,) = U32.unpack_from(data, crc_at)
-        if count != len(SectionKind) or crc != crc32c(memoryview(data)[:crc_at]):
+        if count != known or crc != crc32c(memoryview(data)[:crc_at]):
             raise Corruption("the header's CRC does not match", where=where, position=crc_at)
         sections = tuple(
             Section(*_SECTION.unpack_from(data, _FIXED.size + number * _SECTION.size))
             for number in range(count)
         )
+        sections += (Section(crc_at, 0, _NOTHING_CRC),) * (len(SectionKind) - count)
         header = cls._make((*numbers, sections))
         if not header.base_offset <= header.end_offset < 2**63:
             raise Corruption("the segment's range is none", where=where, position=24)

@@ -14,6 +14,7 @@ from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.transactions import AbortedTransaction
 from firnmq.engines.tiering.api import IndexDump
 from firnmq.errors import Corruption
+from firnmq.record.deletion import Deletion
 from firnmq.tiering.format.index_layout import (
     BLOCK_BYTES,
     BLOCK_BYTES_MAX,
@@ -36,6 +37,7 @@ from firnmq.tiering.format.index_sections import (
     KeyBlock,
     TagBlock,
     parse_aborted,
+    parse_deletions,
     parse_key_fence,
     parse_points,
     parse_producers,
@@ -81,6 +83,7 @@ def write_index(dump: IndexDump, meta: SegmentMeta) -> tuple[bytes, int]:
         SectionKind.KEY_FILTER: keys.filter,
         SectionKind.ABORTED: _aborted(dump.aborted),
         SectionKind.PRODUCERS: _producers(dump.producers),
+        SectionKind.DELETIONS: _deletions(dump.deletions),
     }
     # Where blocks are depends on the fences' lengths, so fences count from the end of the head
     # sections: those lengths do not depend on it.
@@ -107,6 +110,7 @@ def write_index(dump: IndexDump, meta: SegmentMeta) -> tuple[bytes, int]:
         position += len(block)
     add(SectionKind.ABORTED)
     add(SectionKind.PRODUCERS)
+    add(SectionKind.DELETIONS)
     header = Header(
         head_length=head_length,
         length=position,
@@ -150,6 +154,7 @@ def read_index(data: Buffer, where: str) -> tuple[Header, IndexDump]:
         tags=tags,
         aborted=tuple(parse_aborted(contents[SectionKind.ABORTED], header, where)),
         producers=tuple(parse_producers(contents[SectionKind.PRODUCERS], header, where)),
+        deletions=tuple(parse_deletions(contents[SectionKind.DELETIONS], header, where)),
     )
 
 
@@ -242,6 +247,15 @@ def _producers(entries: Iterable[tuple[int, bytes]]) -> bytes:
     rows = sorted(entries)
     packed = pack_terms([state for _, state in rows])
     return U32.pack(len(rows)) + pack_column([producer for producer, _ in rows]) + packed
+
+
+def _deletions(entries: Iterable[tuple[int, Deletion]]) -> bytes:
+    """Nothing at all where there are none, as in most segments: no reader has to look there."""
+    rows = sorted(entries)
+    if not rows:
+        return b""
+    packed = pack_terms([deletion.pack() for _, deletion in rows])
+    return U32.pack(len(rows)) + pack_column([offset for offset, _ in rows]) + packed
 
 
 def _groups(

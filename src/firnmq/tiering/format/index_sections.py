@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.transactions import AbortedTransaction
+from firnmq.errors import Corruption
 from firnmq.index import KeyHit, Point, TagHit
+from firnmq.record.deletion import Deletion
 from firnmq.tiering.format.index_layout import (
     Cursor,
     Filter,
@@ -211,6 +213,28 @@ def parse_producers(data: Buffer, header: Header, where: str) -> list[tuple[int,
     if count and max(numbers) >= INT64_MAX:
         raise cursor.refusal("a producer's id is out of range")
     return list(zip(numbers, states, strict=True))
+
+
+def parse_deletions(data: Buffer, header: Header, where: str) -> list[tuple[int, Deletion]]:
+    """Deletions with the offsets of their entries. An object of version 1 has none."""
+    if not len(data):
+        return []
+    cursor = _cursor(data, header, SectionKind.DELETIONS, where)
+    count = cursor.count()
+    offsets = cursor.column(count)
+    packed = cursor.terms(count)
+    cursor.finish()
+    found = []
+    for offset, term in zip(offsets, packed, strict=True):
+        try:
+            deletion = Deletion.unpack(term)
+        except Corruption as error:
+            raise cursor.refusal(error.reason) from error
+        is_inside = header.base_offset <= offset < header.end_offset
+        if not is_inside or deletion.reach > offset:
+            raise cursor.refusal("a deletion is out of range")
+        found.append((offset, deletion))
+    return found
 
 
 def _cursor(data: Buffer, header: Header, kind: SectionKind, where: str) -> Cursor:

@@ -477,10 +477,10 @@ def test_deleted_records_are_not_given_to_waiting_ones(tmp_path: Path) -> None:
         await ready(stage)
         driver = stage.storage.manager.driver_of(TOPIC)
         await driver.delete_by_offset(stage.storage.topic(TOPIC).shard_name(0), 0)
-        await waiting(stage, reader, 2)
+        await waiting(stage, reader, 3)
         stage.feed(stage.produce(2, batch_of(b"kept")))
         ((_, message),) = await reader.answers(1)
-        assert fetched(message) == (0, 3, [b"kept"])
+        assert fetched(message) == (0, 4, [b"kept"])
         reader.connection.connection_lost(None)
 
     on_stage(tmp_path, act)

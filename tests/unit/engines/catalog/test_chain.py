@@ -52,11 +52,11 @@ def test_appends_leave_the_metadata_alone_and_a_roll_is_one_revision(lab: Lab) -
     status = shard.status.segments[0]
     assert (sealed.start, sealed.end, sealed.length, sealed.crc) == (
         0,
-        50,
+        51,  # Fifty records and the entry of the deletion.
         status.length,
         status.crc,
     )
-    assert (active.state, active.start, active.end) == (SegmentState.ACTIVE, 50, -1)
+    assert (active.state, active.start, active.end) == (SegmentState.ACTIVE, 51, -1)
     assert sealed.length > 0
 
 

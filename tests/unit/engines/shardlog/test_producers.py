@@ -288,7 +288,7 @@ def test_lookups_by_time_find_only_what_counts(lab: Lab) -> None:
 
 
 def test_deleted_records_leave_batches_that_clients_can_judge(lab: Lab) -> None:
-    """Batches that are written anew keep their producer, and markers stay."""
+    """Batches that are rewritten keep their producer, and markers stay."""
     shard = lab.shard()
     producer = TransactionalProducer(1)
     producer.write(shard, b"a0", b"a1")
@@ -298,8 +298,10 @@ def test_deleted_records_leave_batches_that_clients_can_judge(lab: Lab) -> None:
     shard.delete(0, 3)
     page = committed(shard)
     headers = [parse_header(batch) for batch in page.batches]
-    assert [header.is_control for header in headers] == [False, True, False, True]
+    assert [header.is_control for header in headers] == [False, True, False, True, True]
+    entry = headers.pop()
     assert all(header.is_transactional and header.producer_id == 1 for header in headers)
+    assert (entry.is_transactional, entry.producer_id, entry.base_offset) == (False, -1, 6)
     assert aborted(page) == [(1, 0)]
     assert shard.values() == [b"c1"]
     assert [record.offset for record in decode(page.batches).records()] == [1, 4]

@@ -24,6 +24,7 @@ from firnmq.meta.records import (
     shard_key,
 )
 from firnmq.record import NewRecord
+from firnmq.record.deletion import Deletion
 from firnmq.server import LocalStore, Store
 from firnmq.testing import FakeClock
 
@@ -439,8 +440,8 @@ def test_deletions_outside_the_bounds_are_found(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         shard = fill(store)
         (spec,) = store.local.state.shards()
-        store.local.state.add_holes(spec.uid, [10_000])
-        store.local.state.set_dead_key(spec.uid, b"key-1", 20_000)
+        deletion = Deletion((10_000,), ((b"key-1", 20_000),))
+        store.local.state.deletions.add_unlogged(spec.uid, deletion)
         found = store.local.verifier.verify(shard).findings
     assert [each.kind for each in found] == [FindingKind.DELETION] * 2
     assert "10000" in found[0].message

@@ -8,7 +8,6 @@ from firnmq.clock import Clock
 from firnmq.config import MemoryOverflow
 from firnmq.disk import Family, KeyValueStore
 from firnmq.disk.files import Buffer
-from firnmq.engines.catalog.retired import Retired
 from firnmq.engines.catalog.segments import (
     Medium,
     Rows,
@@ -21,6 +20,8 @@ from firnmq.engines.catalog.segments import (
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.rewrite import NotReplaced
 from firnmq.engines.compaction.stored_copy import StoredCopy
+from firnmq.engines.deletion.deletions import as_one
+from firnmq.engines.deletion.retired import Retired
 from firnmq.engines.media.layouts import PartitionPerFile
 from firnmq.engines.media.memory.bytes import MemoryBytes
 from firnmq.engines.shardlog import ShardLog
@@ -34,6 +35,8 @@ from firnmq.errors import StaleEpoch, StorageFailed
 from firnmq.health import Health
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import aborted_range
+from firnmq.record.deletion import Deletion
+from firnmq.record.selection import OFFSET_END
 
 
 def spills(spec: ShardSpec) -> bool:
@@ -151,6 +154,9 @@ class MemoryTurnIndex:
     def set_aborted(self, last_offset: int, packed: bytes) -> None:
         """Likewise."""
 
+    def set_deletion(self, offset: int, packed: bytes) -> None:
+        """Likewise."""
+
 
 class MemoryCopy:
     """A SegmentCopy in memory. Batches of which all stays are shared with the old segment."""
@@ -251,38 +257,41 @@ class MemoryState:
             self._state.move_start(uid, start_offset, left, active)
         self._deleted.update(meta.seq for meta in spilled)
 
-    def add_holes(self, uid: int, offsets: list[int]) -> None:
+    def keep_deletion(self, uid: int, deletion: Deletion) -> None:
+        """Keeps a deletion whose entry is about to be appended: a restart loses the entry."""
         if self.is_kept():
-            self._state.add_holes(uid, offsets)
+            self._state.deletions.add_unlogged(uid, deletion)
         else:  # A restart loses the records, but not those of the table.
-            self._state.note_retired(uid, offsets, {})
+            self._state.note_retired(uid, deletion)
 
-    def set_dead_key(self, uid: int, key: bytes, below_offset: int) -> None:
+    def trim_deletions(
+        self, uid: int, start_offset: int, changed: Mapping[int, Deletion | None], gone: Deletion
+    ) -> None:
         if self.is_kept():
-            self._state.set_dead_key(uid, key, below_offset)
-        else:
-            self._state.note_retired(uid, (), {key: below_offset})
+            self._state.trim_deletions(uid, start_offset, changed, gone)
 
-    def retire_holes_below(self, uid: int, offset: int) -> None:
-        if self.is_kept():
-            self._state.retire_holes_below(uid, offset)
+    def forget_deletions(self, uid: int, offset: int) -> None:
+        """Entries that can be truncated have no rows."""
 
-    def retire_dead_keys(self, uid: int, dead: Mapping[bytes, int]) -> None:
-        if self.is_kept():
-            self._state.retire_dead_keys(uid, dead)
-
-    def note_retired(self, uid: int, holes: Sequence[int], dead_keys: Mapping[bytes, int]) -> None:
-        self._state.note_retired(uid, holes, dead_keys)
+    def note_retired(self, uid: int, deletion: Deletion) -> None:
+        self._state.note_retired(uid, deletion)
 
     def retired(self, uid: int) -> Retired | None:
         return self._state.retired(uid)
 
-    def kept(self, uid: int) -> tuple[int, set[int], dict[bytes, int]] | None:
-        """The start and the deletions that are kept; None if none are."""
-        if not self.is_kept():
-            return None
-        state = self._state
-        return state.start_offset(uid), state.holes(uid), state.dead_keys(uid)
+    def keep_unlogged(self, uid: int, end_offset: int = OFFSET_END) -> None:
+        """Keeps the deletions whose entries are in memory, below an offset at which the log is
+        about to be truncated. The log's lock is held."""
+        log = self._log
+        assert log is not None
+        spilled = (each.meta for each in log.segments if each.meta.medium is Medium.FILE)
+        start_offset = max((meta.end_offset for meta in spilled), default=0)
+        found = (each for _, each in log.deletions.entries(start_offset, end_offset))
+        self._state.deletions.keep_unlogged(uid, as_one(found))
+
+    def kept_start(self, uid: int) -> int | None:
+        """The start that is kept; None if none is."""
+        return self._state.start_offset(uid) if self.is_kept() else None
 
     def keep_all(self) -> None:
         """Keeps what was not worth keeping until now: the log's first segment is being spilled.
@@ -294,14 +303,7 @@ class MemoryState:
         state, uid = self._state, log.spec.uid
         if state.start_offset(uid) != log.view.start_offset:
             state.move_start(uid, log.view.start_offset, [])
-        if state.holes(uid) != log.holes:
-            state.drop_holes_from(uid, 0)
-            state.add_holes(uid, sorted(log.holes))
-        kept = state.dead_keys(uid)
-        state.forget_dead_keys(uid, list(kept.keys() - log.dead_keys.keys()))
-        for key, below_offset in log.dead_keys.items():
-            if kept.get(key) != below_offset:
-                state.set_dead_key(uid, key, below_offset)
+        self.keep_unlogged(uid)
 
     def is_kept(self) -> bool:
         """Whether what happens to the log has to be known after a restart."""

@@ -18,6 +18,7 @@ from firnmq.engines.catalog.segments import Medium, Segment, SegmentMeta, Segmen
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.stored_copy import drop_strays_of
 from firnmq.engines.deadlines import Deadlines
+from firnmq.engines.deletion.opening import append_unlogged
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.gate import AppendGate
 from firnmq.engines.inline import InlineAppends
@@ -25,24 +26,31 @@ from firnmq.engines.media.layouts import PartitionPerFile
 from firnmq.engines.media.memory.backend import MemoryBackend, in_memory_after, is_in_chain, spills
 from firnmq.engines.media.memory.bytes import BATCH_BYTES, MemoryBytes
 from firnmq.engines.media.memory.log import MemoryLog
-from firnmq.engines.media.memory.spill import recall_producers, save_aborted, spill
+from firnmq.engines.media.memory.spill import (
+    recall_deletions,
+    recall_producers,
+    save_aborted,
+    spill,
+)
 from firnmq.engines.shardlog import (
     Append,
     ShardLog,
-    forget_deletions_beyond_end,
     truncate_log,
 )
+from firnmq.engines.shardlog.append import PreparedBatch
+from firnmq.engines.shardlog.changes import trim_deletions
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.rolling.driver import roll_in_memory
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium
-from firnmq.errors import FirnError, LimitExceeded, storage_failure
+from firnmq.errors import FirnError, LimitExceeded, StorageFailed, storage_failure
 from firnmq.health import Health
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import shard_range
 from firnmq.index.memory import POINT_BYTES, TERM_BYTES
 from firnmq.record import HEADER_BYTES
+from firnmq.record.deletion import deletion_of
 
 
 def memory_engine(
@@ -147,12 +155,13 @@ class MemoryKeeper:
             segments=segments,
             tail=Tail(segments[-1], next_offset=base_offset),
             start_offset=max(start_offset, chain[0].base_offset) if chain else base_offset,
-            holes=self._state.holes(spec.uid),
-            dead_keys=self._state.dead_keys(spec.uid),
+            deletions=recall_deletions(spec, chain, self._state.deletions),
             producers=recall_producers(spec, chain, self._kv),
         )
         backend.state.attach(log)
-        forget_deletions_beyond_end(log, self._state)
+        trim_deletions(log)
+        self._state.retired_deletions.cut(spec.uid, base_offset)
+        append_unlogged(log, self._state.deletions, keeps_rows=True)
         with self._lock:
             if failed is not None:
                 self._held_total -= self._held.pop(failed, 0)
@@ -228,6 +237,8 @@ class MemoryKeeper:
                 raise log.refusal
             if request.deadline_s is not None and request.deadline_s <= monotonic():
                 raise request.overdue()
+            if request.batch is not None and request.batch.header.is_control:
+                _keep_deletion(_mine(log), request.batch)
             if log.stage([request]):
                 roll_in_memory(log)
                 log.stage([request])
@@ -295,12 +306,7 @@ class MemoryKeeper:
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         """What is kept of deletions goes first: should that fail, nothing is truncated."""
         if _mine(log).state.is_kept():
-            uid = log.spec.uid
-            for key, below in log.dead_keys.items():
-                if below > offset:
-                    self._state.set_dead_key(uid, key, offset)
-            if any(hole >= offset for hole in log.holes):
-                self._state.drop_holes_from(uid, offset)
+            _mine(log).state.keep_unlogged(log.spec.uid, offset)
         self._state.retired_deletions.cut(log.spec.uid, offset)
         truncate_log(log, self._backend(), None, offset, position)
         self._count(log)
@@ -426,9 +432,13 @@ class MemoryKeeper:
         with log.lock:
             if segment in log.segments and log.refusal is None:
                 save_aborted(spec, meta, log.producers.aborted, self._kv)
+                entries = dict(log.deletions.entries(meta.base_offset, meta.end_offset))
+                self._state.deletions.add_entries(spec.uid, entries)
                 log.state.keep_all()
                 self._enter(spec, meta)
                 log.replace_segment(segment, Segment(meta, spilled.bytes, spilled.index))
+                if entries:
+                    log.state.keep_unlogged(spec.uid)
                 self._count(log)
                 return
         self._backend().drop_segment(spec, spilled)
@@ -484,6 +494,16 @@ def _oldest_in_memory(log: ShardLog) -> Segment | None:
         if segment.meta.medium is Medium.NATIVE:
             return segment
     return None
+
+
+def _keep_deletion(log: MemoryLog, batch: PreparedBatch) -> None:
+    """A spilled segment survives a restart, and so must what is deleted of it."""
+    deletion = deletion_of(batch.data)
+    if deletion is not None:
+        try:
+            log.state.keep_deletion(log.spec.uid, deletion)
+        except StorageFailed as error:
+            raise log.fail(error) from error
 
 
 def _needed_bytes(request: Append) -> int:

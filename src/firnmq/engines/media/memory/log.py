@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from firnmq.engines.catalog.segments import Segment
-from firnmq.engines.catalog.state import merged_keys
 from firnmq.engines.compaction.rewrite import NotReplaced
 from firnmq.engines.media.memory.backend import MemoryState
 from firnmq.engines.shardlog import ShardLog
@@ -37,7 +36,11 @@ class MemoryLog(ShardLog):
 
     def staged_entries(self) -> list[IndexEntry]:
         """Additions to the index alone: there is no checkpoint to come back to."""
-        return [] if self.replication is not None else self._turn_index().entries
+        if self.replication is not None:
+            return []
+        index = self._turn_index()
+        self.deletions.store_changes(index)
+        return index.entries
 
     def move_start(self, start_offset: int) -> None:
         self.settle()
@@ -77,18 +80,16 @@ class MemoryLog(ShardLog):
         clean_up(self)
 
     def _take_kept(self) -> None:
-        """Takes over the start and the deletions that the stores have."""
+        """Takes over the start that the stores have, and gives them the log's deletions: one that
+        failed has no entry."""
         state = self.state
         if not state.is_doubtful:
             return
-        kept = state.kept(self.spec.uid)
+        start_offset = state.kept_start(self.spec.uid)
+        if start_offset is not None:
+            state.keep_unlogged(self.spec.uid)
         state.is_doubtful = False
-        if kept is None:
-            return
-        start_offset, holes, dead_keys = kept
-        self.holes |= {at for at in holes if at < self.tail.next_offset}
-        self.dead_keys = merged_keys(self.dead_keys, dead_keys)
-        if start_offset > self.view.start_offset:
+        if start_offset is not None and start_offset > self.view.start_offset:
             try:
                 super().move_start(start_offset)
             except BaseException:

@@ -6,6 +6,8 @@ from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.catalog.segments import Rows, Segment, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.catalog.transactions import AbortedTransaction, AbortedTransactions
+from firnmq.engines.deletion.deletions import Deletions
+from firnmq.engines.deletion.rows import DeletionRows
 from firnmq.engines.media.layouts import PartitionPerFile
 from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.producers import ProducerStates, pack_aborted, unpack_aborted
@@ -59,6 +61,15 @@ def save_aborted(
             for each in found:
                 key = aborted_key(spec.uid, each.last_offset)
                 batch.put(Family.INDEX, key, pack_aborted(each))
+
+
+def recall_deletions(spec: ShardSpec, chain: list[SegmentMeta], rows: DeletionRows) -> Deletions:
+    """What entries in the spilled segments delete."""
+    end = chain[-1].end_offset if chain else 0
+    entries = rows.entries(spec.uid)
+    if any(offset >= end for offset in entries):  # A spill did not come to its end.
+        rows.forget_entries(spec.uid, end)
+    return Deletions({offset: each for offset, each in entries.items() if offset < end})
 
 
 def recall_producers(

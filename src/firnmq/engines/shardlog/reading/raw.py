@@ -97,7 +97,7 @@ class RawReader(LogReader):
         return self._steadily(read)
 
     def _is_filtered(self, view: View, segment: Segment) -> bool:
-        has_dead = self._holes or self._dead_keys or self._log.spec.config.ttl_ms
+        has_dead = self._deletions or self._log.spec.config.ttl_ms
         return bool(has_dead or may_expire(view, segment, self._now_ms))
 
     def _known(

@@ -124,7 +124,7 @@ class LogReader:
     def _raw(self, view: View, offset: int, max_bytes: int, committed: bool) -> RawPage:
         self.check_bounds(offset)
         log = self._log
-        has_dead = bool(self._holes or self._dead_keys or log.spec.config.ttl_ms)
+        has_dead = bool(self._deletions or log.spec.config.ttl_ms)
         batches: list[memoryview] = []
         at = offset
         end = view.stable_offset if committed else view.end_offset
@@ -360,7 +360,7 @@ class LogReader:
         return self._steadily(lambda view: judge(self._survey(view)))
 
     def _survey(self, view: View) -> Survey:
-        return survey_of(self._log, view, self._holes, self._dead_keys)
+        return survey_of(self._log, view, self._deletions)
 
     # Shared ---------------------------------------------------------------------------------------
 
@@ -505,7 +505,7 @@ class LogReader:
             with log.lock:
                 pass
         self._cut_count = log.cut_count
-        self._holes, self._dead_keys = log.holes, log.dead_keys  # Before the view.
+        self._deletions = log.deletions  # Before the view.
         self._view = log.view
         self._hints = log.hints
         self._selection: Selection | None = None
@@ -520,8 +520,8 @@ class LogReader:
                 expire_header=config.expire_header_bytes,
                 ttl_ms=config.ttl_ms,
                 now_ms=self._now_ms,
-                holes=self._holes or None,
-                dead_keys=self._dead_keys or None,
+                holes=self._deletions.offsets or None,
+                dead_keys=self._deletions.keys or None,
             )
         return self._selection
 

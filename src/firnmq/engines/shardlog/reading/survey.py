@@ -6,7 +6,7 @@ import os
 
 from firnmq.engines.api import ProducerStatus, ShardStatus, Survey, SurveyedSegment
 from firnmq.engines.catalog.segments import Segment
-from firnmq.engines.catalog.state import merged_keys
+from firnmq.engines.deletion.deletions import Deletions, merged_keys
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.view import View, length_of
 
@@ -43,12 +43,13 @@ def producers_of(log: ShardLog) -> list[ProducerStatus]:
         ]
 
 
-def survey_of(log: ShardLog, view: View, holes: set[int], dead_keys: dict[bytes, int]) -> Survey:
-    """`holes` and `dead_keys` are the log's from before the view, which its start may have passed
-    since. They are looked at after the view: deletions that came in between hide what it shows.
-    Those that the log hides are taken first, then those that it hid before."""
-    hidden = frozenset(holes | log.holes)
-    hidden_keys = merged_keys(dict(dead_keys), dict(log.dead_keys))
+def survey_of(log: ShardLog, view: View, before: Deletions) -> Survey:
+    """`before` are the log's deletions from before the view, which its start may have passed since.
+    They are looked at after the view: deletions that came in between hide what it shows. Those
+    that the log hides are taken first, then those that it hid before."""
+    now = log.deletions
+    hidden = frozenset(before.offsets | now.offsets)
+    hidden_keys = merged_keys(dict(before.keys), dict(now.keys))
     retired = log.backend.state.retired(log.spec.uid)
     if retired is not None:
         hidden |= retired.holes

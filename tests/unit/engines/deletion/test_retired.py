@@ -9,7 +9,7 @@ import pytest
 
 from firnmq.config import StorageType
 from firnmq.disk import Family, run_blocking
-from firnmq.engines.catalog.retired import Retired
+from firnmq.engines.deletion.retired import Retired
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.verify.findings import FindingKind
 from firnmq.lake.plans.plan import ShardPlan
@@ -73,8 +73,8 @@ def live(topic: LakeTopic) -> tuple[set[int], dict[bytes, int]]:
     """What reads of the log look at."""
     engine = topic.engine
     assert isinstance(engine, LogEngine)
-    log = engine.log(topic.shard.name)
-    return log.holes, log.dead_keys
+    deletions = engine.log(topic.shard.name).deletions
+    return deletions.offsets, deletions.keys
 
 
 def entries(lab: Lab) -> list[bytes]:
@@ -89,15 +89,15 @@ def test_they_leave_the_log_and_stay_in_the_plan(lab: Lab) -> None:
     topic.shard.delete(3, 4, 25)
     topic.shard.delete_key(b"k1")
     before = hidden(topic)
-    assert before == ((3, 4, 25), ((b"k1", 30),))
+    assert before == ((3, 4, 25), ((b"k1", 31),))
     topic.shard.delete_before(20)
-    assert live(topic) == ({25}, {b"k1": 30})
+    assert live(topic) == ({25}, {b"k1": 31})
     assert retired(topic).holes == {3, 4}
     assert hidden(topic) == before
     topic.shard.append(NewRecord(key=b"k9", value=b"last"))
-    topic.shard.delete_before(30)
+    topic.shard.delete_before(31)
     assert live(topic) == (set(), {})
-    assert retired(topic)[:2] == ({3, 4, 25}, {b"k1": 30})
+    assert retired(topic)[:2] == ({3, 4, 25}, {b"k1": 31})
     assert hidden(topic) == before
     topic.lab.reopen()
     assert hidden(topic) == before
@@ -112,14 +112,14 @@ def test_retention_keeps_them_too(lab: Lab) -> None:
     lab.clock.advance(2000)
     lab.store.housekeep()
     assert topic.shard.start == 30
-    assert hidden(topic) == ((3,), ((b"k1", 30),))
+    assert hidden(topic) == ((3,), ((b"k1", 31),))
 
 
 def test_without_a_table_they_are_forgotten(lab: Lab) -> None:
     topic = filled(lab, has_lake=False)
     topic.shard.delete(3, 25)
     topic.shard.delete_key(b"k1")
-    topic.shard.delete_before(30)
+    topic.shard.delete_before(32)
     topic.shard.delete(5)
     topic.shard.delete_key(b"k2")
     assert hidden(topic) == ((), ())
@@ -140,16 +140,16 @@ def test_only_what_is_told_is_dropped(lab: Lab) -> None:
     topic.shard.delete_before(20)
     assert kept.drop(uid(topic), number, 3) == 0
     assert kept.drop(uid(topic), number, 30) == 1
-    assert hidden(topic) == ((15,), ((b"k1", 30),))
+    assert hidden(topic) == ((15,), ((b"k1", 31),))
     number = kept.read(uid(topic)).number
     topic.shard.append(NewRecord(key=b"k1", value=b"again"))
     topic.shard.delete_key(b"k1")
     topic.shard.append(NewRecord(key=b"k1", value=b"and again"))
-    topic.shard.delete_before(31)
-    assert kept.drop(uid(topic), number, 31) == 1
-    assert hidden(topic) == ((), ((b"k1", 31),))
-    assert kept.drop(uid(topic), kept.read(uid(topic)).number, 30) == 0
-    assert kept.drop(uid(topic), kept.read(uid(topic)).number, 31) == 1
+    topic.shard.delete_before(33)
+    assert kept.drop(uid(topic), number, 33) == 1
+    assert hidden(topic) == ((), ((b"k1", 33),))
+    assert kept.drop(uid(topic), kept.read(uid(topic)).number, 32) == 0
+    assert kept.drop(uid(topic), kept.read(uid(topic)).number, 33) == 1
     assert hidden(topic) == ((), ())
 
 
@@ -161,7 +161,7 @@ def test_what_only_the_table_has_can_be_deleted(lab: Lab) -> None:
     topic.shard.delete(7, 30, -1, 99)
     topic.shard.delete_key(b"k2")
     assert live(topic) == ({30}, {})
-    assert hidden(topic) == ((7, 30), ((b"k2", 31),))
+    assert hidden(topic) == ((7, 30), ((b"k2", 32),))
     topic.lab.reopen()
     assert hidden(topic)[0][0] == 7
     assert dict(hidden(topic)[1])[b"k2"] >= 30
@@ -172,7 +172,7 @@ def test_a_crash_when_the_start_has_moved(disk_lab: Lab, monkeypatch: pytest.Mon
     topic = filled(disk_lab)
     topic.shard.delete(3, 25)
     with monkeypatch.context() as patch:
-        patch.setattr(disk_lab.store.state, "retire_holes_below", lambda *_: None)
+        patch.setattr(disk_lab.store.state.deletions, "trim", lambda *_: None)
         topic.shard.delete_before(20)
     disk_lab.crash()
     assert hidden(topic) == ((3, 25), ())
@@ -189,7 +189,7 @@ def test_a_crash_loses_none(lab: Lab) -> None:
     topic.shard.append(NewRecord(key=b"k9", value=b"last"))
     topic.shard.delete_before(30)
     lab.crash()
-    assert hidden(topic) == ((3,), ((b"k1", 30),))
+    assert hidden(topic) == ((3,), ((b"k1", 31),))
 
 
 def test_a_memory_topic_that_is_gone_has_its_table_left(tmp_path: Path) -> None:
@@ -234,11 +234,11 @@ def test_they_go_with_their_topic(lab: Lab) -> None:
     for each in (topic, other):
         each.shard.delete(3)
         each.shard.delete_key(b"k1")
-        each.shard.delete_before(30)
+        each.shard.delete_before(31)
     assert len(entries(lab)) == 6
     run_blocking(lab.store.manager.delete_topic(topic.topic.name))
     assert len(entries(lab)) == 3
-    assert hidden(other) == ((3,), ((b"k1", 30),))
+    assert hidden(other) == ((3,), ((b"k1", 31),))
 
 
 def test_entries_that_cannot_be_are_found(disk_lab: Lab) -> None:
@@ -261,6 +261,6 @@ def test_compaction_leaves_them_alone(lab: Lab) -> None:
     topic.shard.delete_key(b"k1")
     lab.clock.advance(10_000_000)
     lab.store.housekeep()
-    assert hidden(topic) == ((3,), ((b"k1", 30),))
+    assert hidden(topic) == ((3,), ((b"k1", 31),))
     topic.shard.delete_before(20)
-    assert hidden(topic) == ((3,), ((b"k1", 30),))
+    assert hidden(topic) == ((3,), ((b"k1", 31),))
