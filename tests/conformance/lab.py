@@ -197,9 +197,11 @@ class Shard:
 
     def delete(self, *offsets: int) -> None:
         self.engine.delete_by_offset(self.name, offsets)
+        self._wait_for_roll()
 
     def delete_key(self, key: bytes) -> None:
         self.engine.delete_by_key(self.name, key)
+        self._wait_for_roll()
 
     def delete_before(self, offset: int) -> None:
         self.engine.delete_records_before(self.name, offset)
