@@ -187,7 +187,7 @@ def prepare_batch(
     now_ms: int,
     *,
     max_decompressed: int = DECOMPRESSED_BYTES_MAX,
-    max_terms: int = TERMS_MAX,
+    max_terms: int | None = None,
 ) -> PreparedBatch:
     """Judges one batch from a client, records included. A writable buffer is patched later.
 
@@ -218,7 +218,8 @@ def prepare_batch(
         plain = data if judged.plain is batch else _without_offset(judged.plain)
         if config.compacts and judged.has_keyless:
             raise KeyRequired(_keyless_indexes(plain))
-        terms = terms_of(plain, config, max_terms=max_terms) if judged.has_terms else None
+        if judged.has_terms:
+            terms = terms_of(plain, config, max_terms=max_terms or TERMS_MAX)
     if config.has_append_time:
         header = _stamp_batch(data, header, config, now_ms)
     elif judged.is_corrected:
