@@ -524,6 +524,25 @@ class ObjectCorrupt(StoreError):
     """The object's bytes are not what was written."""
 
 
+class AuthorizationOff(FirnError):
+    """The node decides by no rules, so clients cannot change them."""
+
+    def __init__(self) -> None:
+        super().__init__("this node has no authorizer; security.authorization turns it on")
+
+
+class TooManyRules(FirnError):
+    """The rules would be more than there may be; none of the request's was added."""
+
+    def __init__(self, count: int, limit: int) -> None:
+        super().__init__(
+            f"there would be {count:,} rules, at most {limit:,} fit; rules with prefixes or "
+            "for User:* replace many others"
+        )
+        self.count = count
+        self.limit = limit
+
+
 def storage_failure(shard: str, cause: BaseException) -> StorageFailed:
     """The right StorageFailed for an error of the operating system."""
     full_disk = (errno.ENOSPC, errno.EDQUOT)

@@ -17,9 +17,8 @@ from firnmq.brokers.security.acl import (
     Rule,
     RuleFilter,
     RuleStore,
-    TooManyRules,
 )
-from firnmq.errors import InvalidArgument
+from firnmq.errors import InvalidArgument, TooManyRules
 from firnmq.meta import MetaCache, SqliteMetaStore
 from firnmq.meta.records import RULES
 

@@ -32,10 +32,9 @@ from firnmq.brokers.security.acl import (
     Rule,
     RuleFilter,
     RuleStore,
-    TooManyRules,
 )
 from firnmq.brokers.security.acl.model import checked
-from firnmq.errors import FirnError, InvalidArgument
+from firnmq.errors import AuthorizationOff, FirnError, InvalidArgument, TooManyRules
 
 EnumT = TypeVar("EnumT", ResourceType, PatternType, Operation, Permission)
 
@@ -124,13 +123,6 @@ class AclHandler:
         if self._rules is None:
             raise AuthorizationOff
         return self._rules
-
-
-class AuthorizationOff(FirnError):
-    """The node decides by no rules, so clients cannot change them."""
-
-    def __init__(self) -> None:
-        super().__init__("this node has no authorizer; security.authorization turns it on")
 
 
 def _code_of(error: FirnError) -> ErrorCode:

@@ -11,7 +11,6 @@ from firnmq.brokers.security.acl.model import (
     ResourceType,
     Rule,
     RuleFilter,
-    TooManyRules,
 )
 from firnmq.brokers.security.acl.store import RuleStore
 
@@ -28,5 +27,4 @@ __all__ = [
     "Rule",
     "RuleFilter",
     "RuleStore",
-    "TooManyRules",
 ]

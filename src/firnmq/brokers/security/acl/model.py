@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from firnmq.config import parsed_address
-from firnmq.errors import FirnError, InvalidArgument
+from firnmq.errors import InvalidArgument
 
 WILDCARD: Final = "*"
 """As a literal resource name, as a host, or after `User:`: any."""
@@ -173,14 +173,3 @@ class RuleFilter(msgspec.Struct, frozen=True, kw_only=True):
         if rule.pattern is PatternType.PREFIXED:
             return self.name.startswith(rule.name)
         return rule.name in (self.name, WILDCARD)
-
-
-class TooManyRules(FirnError):
-    """The rules would be more than there may be; none of the request's was added."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(
-            f"there would be {count:,} rules, at most {RULES_MAX:,} fit; rules with prefixes or "
-            "for User:* replace many others"
-        )
-        self.count = count

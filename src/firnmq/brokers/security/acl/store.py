@@ -14,10 +14,9 @@ from firnmq.brokers.security.acl.model import (
     ResourceType,
     Rule,
     RuleFilter,
-    TooManyRules,
     checked,
 )
-from firnmq.errors import Corruption
+from firnmq.errors import Corruption, TooManyRules
 from firnmq.eventlog import EventLogger
 from firnmq.meta import Entry, Event, MetaCache, MetaStore
 from firnmq.meta.records import RULES, RuleRecord, decode, encode, rule_key
@@ -53,7 +52,7 @@ class RuleStore:
             new = [rule for rule in wanted if rule not in self.index.rules]
             count = len(self.index.rules) + len(new)
             if count > RULES_MAX:
-                raise TooManyRules(count)
+                raise TooManyRules(count, RULES_MAX)
             self._apply({_key(rule): encode(_record(rule)) for rule in new}, [])
         return len(new)
 
