@@ -38,7 +38,7 @@ def test_the_quick_start(tmp_path: Path) -> None:
 
 
 def test_the_configurations_are_some(tmp_path: Path) -> None:
-    (node,) = blocks("docs/security.md", "toml")
+    node, *_ = blocks("docs/security.md", "toml")
     config = _loaded(tmp_path, node)
     assert config.exposures() == []
     assert config.security.sasl_mechanisms == ("SCRAM-SHA-256",)

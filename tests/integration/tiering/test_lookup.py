@@ -75,7 +75,7 @@ class Scene:
         )
 
         async def ask() -> ListOffsetsResponse:
-            return await handler.list_offsets(request)
+            return await handler.list_offsets(request, 8)
 
         return {
             topic.name: [(part.offset, part.error_code) for part in topic.partitions]

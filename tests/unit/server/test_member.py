@@ -12,6 +12,7 @@ from firnmq.config import MetaConfig, TopicConfig
 from firnmq.disk import Family
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.index.layout import shard_range
+from firnmq.record.deletion import Deletion
 from firnmq.server.local import LocalStore
 from firnmq.server.member import ClusterMember
 from firnmq.server.settings import load_node_config
@@ -85,7 +86,7 @@ def test_what_is_left_of_deleted_shards_goes_at_the_start(tmp_path: Path) -> Non
         for uid in (spec.uid, spec.uid + 7):
             batch.put(Family.INDEX, shard_range(uid)[0], b"")
             batch.put(Family.MESSAGES, shard_range(uid)[0], b"")
-    store.state.add_holes(spec.uid + 7, [5])
+    store.state.deletions.add_unlogged(spec.uid + 7, Deletion(offsets=(5,)))
     store.close()
 
     store = _opened(tmp_path, 1)
@@ -93,7 +94,7 @@ def test_what_is_left_of_deleted_shards_goes_at_the_start(tmp_path: Path) -> Non
     for family in (Family.INDEX, Family.MESSAGES):
         (kept,) = store.kv.items(family, b"", b"\xff")
         assert kept[0] == shard_range(spec.uid)[0]
-    assert not store.state.holes(spec.uid + 7)
+    assert store.state.deletions.unlogged(spec.uid + 7) == Deletion()
     store.close()
 
 
