@@ -315,8 +315,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert expired_end(after.segments, config, active_bytes, self.lab.clock) is None
         if after.start_offset != before.start_offset:
             limits = [x for x in (config.retention_ms, config.ttl_ms) if x is not None]
-            gone = [
-                e for e in self.model.stored if before.start_offset <= e.offset < after.start_offset
+            gone = [  # An entry of a deletion has no timestamp: it goes with the records before it.
+                each
+                for each in self.model.stored
+                if before.start_offset <= each.offset < after.start_offset
+                and each.offset not in self.model.entries
             ]
             are_old = bool(limits) and all(
                 each.timestamp_ms + min(limits) <= self.now for each in gone
