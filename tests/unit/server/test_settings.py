@@ -148,3 +148,9 @@ def test_the_http_listener_of_a_node_with_sasl_has_a_token(tmp_path: Path) -> No
     assert "do everything" in loaded(tmp_path, text).exposures()[0]
     (exposure,) = loaded(tmp_path, text + "sasl_mechanisms = ['PLAIN']\n").exposures()
     assert "read the token" in exposure
+
+
+@pytest.mark.parametrize("number", [-1, 2**31])
+def test_a_node_has_a_number_that_clients_can_read(tmp_path: Path, number: int) -> None:
+    with pytest.raises(InvalidArgument, match="must be 0 to 2,147,483,647"):
+        load_node_config(None, {"FIRN_KAFKA_NODE_ID": str(number)})

@@ -9,6 +9,9 @@ from firnmq.brokers.kafka.transactions.config import TransactionConfig
 from firnmq.config import TopicConfig
 from firnmq.errors import InvalidArgument
 
+NODE_ID_MAX = 2**31 - 1
+"""Numbers of nodes have 32 bits in Kafka's protocol."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConfig:
@@ -58,6 +61,8 @@ class KafkaConfig:
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.node_id <= NODE_ID_MAX:
+            raise InvalidArgument("node_id", f"must be 0 to {NODE_ID_MAX:,}, not {self.node_id:,}")
         for name in ("port", "advertised_port"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 65535:
