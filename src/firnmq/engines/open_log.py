@@ -38,6 +38,11 @@ class OpenLog:
         """Whether the shard has this log still: one that failed is replaced."""
         return self._log.refusal is None and not self._engine.is_closed
 
+    @property
+    def epoch(self) -> int:
+        """Of its leader: the same as long as the log is current."""
+        return self._log.spec.epoch
+
     def prepare(
         self, batch: Buffer, ticket: Ticket[Appended], acks: Acks, deadline_s: float | None
     ) -> Append | None:

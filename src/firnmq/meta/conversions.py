@@ -46,6 +46,7 @@ def meta_of(seq: int, record: SegmentRecord) -> SegmentMeta:
         state=record.state,
         medium=record.medium,
         epoch=record.epoch,
+        leader_epoch=record.leader_epoch,
         end_offset=record.end,
         length=record.length,
         crc=record.crc,

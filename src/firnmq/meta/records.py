@@ -104,6 +104,8 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     isr: tuple[Replica, ...]
     start: int
     created_ms: int
+    leader_epoch: int = 0
+    """The shard's epoch when the segment was opened: its batches name it."""
     medium: Medium = Medium.NATIVE
     end: int = -1
     length: int = 0

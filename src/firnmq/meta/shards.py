@@ -541,6 +541,7 @@ class MetaShards:
             isr=(leader,),
             start=meta.base_offset,
             created_ms=meta.created_ms,
+            leader_epoch=meta.leader_epoch,
             medium=meta.medium,
         )
 

@@ -90,6 +90,11 @@ class ClusterDriver:
         """Whether this node leads the shard."""
         return self._has(shard)
 
+    def leader_epoch(self, shard: str) -> int:
+        """The epoch of the shard's leader, as this node's cache knows it."""
+        led = self._cluster.leaders.get(shard)
+        return 0 if led is None else led.epoch
+
     # Asking -----------------------------------------------------------------------------------
 
     async def _ask(

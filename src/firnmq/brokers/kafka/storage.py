@@ -75,6 +75,11 @@ class KafkaStorage:
             raise ShardNotFound(str(partition), within=f"topic {name!r}")
         return topic.shard_name(partition)
 
+    def leader_epoch(self, name: str, partition: int) -> int:
+        """Of the partition's present leader; TopicNotFound or ShardNotFound."""
+        stored = self.partition(name, partition)
+        return leader_epoch(stored.driver, stored.shard)
+
     async def submit(
         self, name: str, partition: int, batch: Buffer, acks: Acks, deadline_s: float
     ) -> Awaitable[Appended]:
@@ -232,3 +237,8 @@ class KafkaStorage:
         if logs is None:
             raise InvalidArgument(name, "is kept by an adapter of your own, which cannot do this")
         return logs
+
+
+def leader_epoch(driver: BatchStorage, shard: str) -> int:
+    """Of a shard's present leader, as this node knows it. A node that is alone leads for ever."""
+    return driver.leader_epoch(shard) if isinstance(driver, ClusterDriver) else 0

@@ -60,6 +60,8 @@ class SegmentMeta:
     state: SegmentState = SegmentState.ACTIVE
     medium: Medium = Medium.NATIVE
     epoch: int = 0
+    leader_epoch: int = 0
+    """Of the shard's leader when the segment was opened; its batches name it."""
     end_offset: int = -1
     """Known when sealed."""
     length: int = 0

@@ -66,6 +66,8 @@ def may_join(before: SegmentMeta, after: SegmentMeta, config: TopicConfig, age_m
     """
     if before.tier is not None or after.tier is not None:
         return False
+    if before.leader_epoch != after.leader_epoch:
+        return False  # Clients are told where the records of each epoch end.
     return before.medium is after.medium and not any(
         meta.is_compacted
         and meta.tombstone_count > 0

@@ -10,7 +10,8 @@ from msgspec import structs
 
 from firnmq.adapter import BatchStorage
 from firnmq.brokers.kafka.failures import code_of_read
-from firnmq.brokers.kafka.handlers.lookup import READ_COMMITTED, epoch_error
+from firnmq.brokers.kafka.handlers.epochs import epoch_error
+from firnmq.brokers.kafka.handlers.lookup import READ_COMMITTED
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     AbortedTransaction,
@@ -21,7 +22,7 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     FetchTopic,
     PartitionData,
 )
-from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.kafka.storage import KafkaStorage, leader_epoch
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.disk import FileRange
 from firnmq.disk.ranges import mappings_left
@@ -345,13 +346,15 @@ class _Look:
             limit = max(limit, 1)
         try:
             _, driver, shard = self._storage.partition(name, wanted.partition)
-            epoch = epoch_error(wanted.current_leader_epoch)
-            if epoch is not ErrorCode.NONE:
-                self.has_error = True
-                self._found[place] = PartitionData(
-                    partition_index=wanted.partition, error_code=epoch, high_watermark=-1
-                )
-                return None
+            if wanted.current_leader_epoch >= 0:
+                epoch = leader_epoch(driver, shard)
+                code = epoch_error(wanted.current_leader_epoch, epoch)
+                if code is not ErrorCode.NONE:
+                    self.has_error = True
+                    self._found[place] = PartitionData(
+                        partition_index=wanted.partition, error_code=code, high_watermark=-1
+                    )
+                    return None
             page = driver.read_stored_nowait(
                 shard, offset, max_bytes=limit, committed=self.is_committed, ranges=ranges
             )

@@ -12,6 +12,7 @@ import asyncio
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
+from firnmq.brokers.kafka.handlers.epochs import NO_EPOCH
 from firnmq.brokers.kafka.handlers.fetch import WAIT_MS_MAX, FetchHandler
 from firnmq.brokers.kafka.handlers.lookup import READ_COMMITTED
 from firnmq.brokers.kafka.protocol import Part, RequestHeader, decode_request, encode_response
@@ -216,7 +217,8 @@ class QuickFetch:
         except FirnError:
             return  # The slow path answers with the error.
         log = stored.driver.open_log(stored.shard)
-        if log is not None:
+        known_epoch = topic.partitions[0].current_leader_epoch
+        if log is not None and known_epoch in (NO_EPOCH, log.epoch):
             client.fetch_route = FetchRoute(template, log, stored)
 
     def begin(self, frame: bytearray, client: Client) -> FetchAnswer | ReadyAnswer | None:

@@ -5,6 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from firnmq.brokers.kafka.failures import code_of_read
+from firnmq.brokers.kafka.handlers.epochs import (
+    FIRST_EPOCH,
+    NO_EPOCH,
+    EpochEnd,
+    end_of_epoch,
+    epoch_error,
+    epoch_of,
+)
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     ListOffsetsPartition,
@@ -32,9 +40,6 @@ _FIRST_VERSIONS = {
     _EARLIEST_PENDING: 11,
 }
 """The versions from which on such questions can be asked."""
-LEADER_EPOCH = 0
-"""A single node has always been the leader."""
-_NO_EPOCH = -1
 READ_COMMITTED = 1
 """The isolation level of clients that read committed records only."""
 
@@ -45,15 +50,6 @@ _STORE_WAIT_S = 20.0
 
 _COLD_LOOKUPS_MAX = 64
 """Cold partitions of a request that are looked up at the same time."""
-
-
-def epoch_error(current_leader_epoch: int) -> ErrorCode:
-    """What a client is told whose request names the epoch that it knows; a negative one is none."""
-    if current_leader_epoch < 0 or current_leader_epoch == LEADER_EPOCH:
-        return ErrorCode.NONE
-    if current_leader_epoch < LEADER_EPOCH:
-        return ErrorCode.FENCED_LEADER_EPOCH
-    return ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 class _Question:
@@ -158,10 +154,10 @@ class LookupHandler:
 
     async def _answer(self, question: _Question) -> ListOffsetsPartitionResponse:
         index = question.wanted.partition_index
-        self._storage.shard(question.name, index)  # An unknown partition is told before an epoch.
-        epoch = epoch_error(question.wanted.current_leader_epoch)
-        if epoch is not ErrorCode.NONE:
-            return ListOffsetsPartitionResponse(partition_index=index, error_code=epoch)
+        epoch = self._storage.leader_epoch(question.name, index)
+        code = epoch_error(question.wanted.current_leader_epoch, epoch)
+        if code is not ErrorCode.NONE:
+            return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
         timestamp = question.wanted.timestamp
         first_version = _FIRST_VERSIONS.get(timestamp, 0 if timestamp >= _EARLIEST else None)
         if first_version is None or question.version < first_version:
@@ -174,8 +170,17 @@ class LookupHandler:
             partition_index=index,
             offset=offset,
             timestamp=timestamp,
-            leader_epoch=LEADER_EPOCH if offset >= 0 else -1,
+            leader_epoch=await self._epoch_at(question, offset, epoch),
         )
+
+    async def _epoch_at(self, question: _Question, offset: int, epoch: int) -> int:
+        """The epoch of the record at an offset, or of the next one to be written."""
+        if offset < 0:
+            return NO_EPOCH
+        if epoch == FIRST_EPOCH or question.wanted.timestamp == _LATEST:
+            return epoch
+        status = await self._storage.status(question.name, question.wanted.partition_index)
+        return epoch_of(status.segments, offset)
 
     async def _find(
         self, name: str, index: int, timestamp: int, committed: bool
@@ -211,22 +216,26 @@ class LookupHandler:
     async def _epoch(
         self, name: str, wanted: OffsetForLeaderPartition
     ) -> OffsetForLeaderPartitionResult:
+        partition = wanted.partition
         try:
-            _, end = await self._storage.bounds(name, wanted.partition)
+            epoch = self._storage.leader_epoch(name, partition)
+            code = epoch_error(wanted.current_leader_epoch, epoch)
+            if code is not ErrorCode.NONE:
+                return OffsetForLeaderPartitionResult(partition=partition, error_code=code)
+            found = await self._end_of_epoch(name, partition, wanted.leader_epoch, epoch)
         except FirnError as error:
             return OffsetForLeaderPartitionResult(
-                partition=wanted.partition, error_code=code_of_read(error)
-            )
-        code = epoch_error(wanted.current_leader_epoch)
-        if code is not ErrorCode.NONE:
-            return OffsetForLeaderPartitionResult(partition=wanted.partition, error_code=code)
-        if wanted.leader_epoch != LEADER_EPOCH:  # Nothing of it is here: undefined, and no error.
-            return OffsetForLeaderPartitionResult(
-                partition=wanted.partition, leader_epoch=_NO_EPOCH, end_offset=-1
+                partition=partition, error_code=code_of_read(error)
             )
         return OffsetForLeaderPartitionResult(
-            partition=wanted.partition, leader_epoch=LEADER_EPOCH, end_offset=end
+            partition=partition, leader_epoch=found.epoch, end_offset=found.end_offset
         )
+
+    async def _end_of_epoch(self, name: str, partition: int, asked: int, epoch: int) -> EpochEnd:
+        if asked == epoch:
+            return EpochEnd(epoch, (await self._storage.bounds(name, partition))[1])
+        status = await self._storage.status(name, partition)
+        return end_of_epoch(status.segments, asked, status.end_offset)
 
 
 def _failed(question: _Question, error: FirnError) -> ListOffsetsPartitionResponse:

@@ -9,7 +9,7 @@ from msgspec import structs
 from firnmq.adapter import Topic
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.failures import code_of, group_code_of
-from firnmq.brokers.kafka.handlers.lookup import LEADER_EPOCH
+from firnmq.brokers.kafka.handlers.epochs import FIRST_EPOCH
 from firnmq.brokers.kafka.nodes import NO_LEADER, KafkaNodes, Leader
 from firnmq.brokers.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from firnmq.brokers.kafka.protocol import ZERO_UUID, ErrorCode
@@ -189,7 +189,7 @@ class MetadataHandler:
             MetadataResponsePartition(
                 partition_index=index,
                 leader_id=self._config.node_id,
-                leader_epoch=LEADER_EPOCH,
+                leader_epoch=FIRST_EPOCH,
                 replica_nodes=node,
                 isr_nodes=node,
             )

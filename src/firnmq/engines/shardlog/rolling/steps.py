@@ -72,7 +72,12 @@ def seal_of(log: ShardLog) -> Seal:
         first_expiry_ms=tail.builder.first_expiry_ms,
         transactions=log.producers.open_transactions(),
     )
-    active = SegmentMeta(seq=sealed.seq + 1, base_offset=tail.next_offset, created_ms=now_ms)
+    active = SegmentMeta(
+        seq=sealed.seq + 1,
+        base_offset=tail.next_offset,
+        created_ms=now_ms,
+        leader_epoch=log.spec.epoch,
+    )
     return Seal(sealed, active, tuple(log.producers.snapshot()))
 
 

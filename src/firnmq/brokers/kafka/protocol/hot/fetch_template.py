@@ -59,11 +59,8 @@ class FetchTemplate:
             return None
         if header.api_version < _VERSION_MIN or request.max_wait_ms <= 0 or request.min_bytes < 1:
             return None
-        if (
-            request.session_epoch not in (0, -1)
-            or request.topics[0].partitions[0].current_leader_epoch > 0
-        ):
-            return None  # Both are judged for each request.
+        if request.session_epoch not in (0, -1):
+            return None  # It is judged for each request.
         offset_at = _offset_at(header, request)
         (partition,) = request.topics[0].partitions
         is_there = 0 < offset_at <= len(frame) - _OFFSET_BYTES
