@@ -120,6 +120,7 @@ def serve(config_path: Path | None, role: str, check: bool, **options: Any) -> N
     from firnmq.server.node import Node
     from firnmq.server.node import serve as run
     from firnmq.server.settings import load_node_config
+    from firnmq.server.short_collections import ShortCollections
 
     tell_when_stopped(lambda: "the node was not ready yet; everything stored before is there")
     config = _overlaid(load_node_config(config_path), options)
@@ -137,6 +138,7 @@ def serve(config_path: Path | None, role: str, check: bool, **options: Any) -> N
     def ready(started: Node) -> None:
         _announce(started, data)
         gc.freeze()  # What is there now stays, so it need not be looked at again.
+        gc.callbacks.append(ShortCollections())
         gc.enable()
 
     with private_umask(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
