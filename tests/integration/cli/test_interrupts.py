@@ -167,7 +167,8 @@ def test_the_launcher_starts_python_with_both_signals_blocked(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "command", [("recover",), ("tier", "status"), ("tier", "upload", "--roll"), ("verify", "--deep")]
+    "command",
+    [("recover",), ("tier", "status"), ("tier", "upload", "--roll"), ("verify", "--deep")],
 )
 def test_while_the_object_store_does_not_answer(tmp_path: Path, command: tuple[str, ...]) -> None:
     """1. A directory has a segment in the store, and no local copy of it. 2. Another server takes
@@ -175,7 +176,7 @@ def test_while_the_object_store_does_not_answer(tmp_path: Path, command: tuple[s
     silent = socket.create_server(("127.0.0.1", 0))
     endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
     data = tmp_path / "data"
-    if command != ("recover",):
+    if command != "recover":
         _tiered_directory(data)
     environment = {
         **os.environ,
@@ -189,7 +190,7 @@ def test_while_the_object_store_does_not_answer(tmp_path: Path, command: tuple[s
         "FIRN_TIERING_TIMEOUT_MS": "600000",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "firnmq", *command],
+        [sys.executable, "-m", "firnmq", *command.split()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
