@@ -37,7 +37,7 @@ from firnmq.nodefile import (
     write_node_file,
 )
 from firnmq.server.admin.http.listener import AdminListener
-from firnmq.server.admin.http.token import admin_token, check_token_file
+from firnmq.server.admin.http.token import AdminToken, admin_token, check_token_file
 from firnmq.server.admin.parts import AnswerCommand, NodeParts
 from firnmq.server.descriptors import DescriptorShares, descriptor_limit, share_out, within
 from firnmq.server.local import LocalStore
@@ -118,8 +118,7 @@ class Node:
             config=config.kafka.groups,
         )
         await self._stack.enter_async_context(expiry)
-        shared_users = None if member is None else MetaUserRows(local.meta, local.cache)
-        users, rules = UserStore(shared_users or local.kv), RuleStore(local.meta, local.cache)
+        users, rules = self._users(local), RuleStore(local.meta, local.cache)
         self.broker = KafkaBroker(
             storage,
             config=config.kafka,
@@ -137,9 +136,6 @@ class Node:
         )
         if others is not None:
             others.serve_requests(self.broker)
-        if shared_users is not None:
-            loop, close = asyncio.get_running_loop(), self.broker.close_user
-            shared_users.on_removed = lambda name: _soon(loop, close, name)
         await self.broker.start()
         self._stack.push_async_callback(self._stop_serving)
         _log_descriptors(shares)
@@ -158,14 +154,17 @@ class Node:
                 answer_command=self._answer_command,
                 stopping=self.admin.stopping,
             )
-            where = self._path if self._place is None else self._place.directory
-            token = admin_token(where, config.admin, config.security)
-            if token is not None:
-                _log.info("admin_token", path=token.path.resolve(), is_new=token.is_new)
-            self.admin.start(parts, token)
+            self.admin.start(parts, self._admin_token(config))
         if member is not None:
             await self._register(member, local)
         self._write_address()
+
+    def _admin_token(self, config: NodeConfig) -> AdminToken | None:
+        where = self._path if self._place is None else self._place.directory
+        token = admin_token(where, config.admin, config.security)
+        if token is not None:
+            _log.info("admin_token", path=token.path.resolve(), is_new=token.is_new)
+        return token
 
     async def _register(self, member: ClusterMember, local: LocalStore) -> None:
         """Lists the node among those that clients and other nodes are sent to."""
@@ -184,6 +183,18 @@ class Node:
             await loop.run_in_executor(None, member.unregister)
 
         self._stack.push_async_callback(unregister)
+
+    def _users(self, local: LocalStore) -> UserStore:
+        """A node that is alone keeps its users itself. Those of a cluster are in the metadata, and
+        any node may remove one."""
+        if local.member is None:
+            return UserStore(local.kv)
+        rows, loop = MetaUserRows(local.meta, local.cache), asyncio.get_running_loop()
+        rows.on_removed = lambda name: _soon(loop, self._close_user, name)
+        return UserStore(rows)
+
+    def _close_user(self, name: str) -> None:
+        self.broker.close_user(name)
 
     def _open_store(self) -> LocalStore:
         config, member = self.config, None
