@@ -127,7 +127,7 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     transactions: tuple[tuple[int, int, int], ...] = ()
     """Open at the end: producer id, epoch, first offset."""
     producers: tuple[tuple[int, bytes], ...] = ()
-    """Idempotent producers at the end: producer id, and state in its stored form."""
+    """Of an earlier version: idempotent producers at the end, by id, in their stored form."""
     tier: TierCopy | None = None
     """Its copy in the object store, in progress or finished."""
     is_local: bool = True

@@ -46,6 +46,7 @@ from firnmq.engines.media.files import segment_engine, segment_layout
 from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
+from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.watermark import Replication
@@ -249,9 +250,7 @@ class LocalStore:
             StorageType.SEGMENT.value: layout,
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = DurableBackend(
-            self.kv, self.state, clock, layouts, self.health, self._cold, self._replication
-        )
+        backend = self._backend(layouts)
         self._open_pool(opened, backend)
         judges = ThreadPoolExecutor(_JUDGE_THREADS, thread_name_prefix="firn-judge")
         opened.callback(judges.shutdown)
@@ -294,6 +293,18 @@ class LocalStore:
             for topic in run_blocking(self.manager.finish_interrupted()):
                 _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
+
+    def _backend(self, layouts: dict[str, ByteLayout]) -> DurableBackend:
+        return DurableBackend(
+            self.kv,
+            self.state,
+            self.clock,
+            layouts,
+            self.health,
+            self._cold,
+            self._replication,
+            snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
+        )
 
     def _open_catalog(self, opened: ExitStack) -> MetaShards:
         """What exists, as the metadata has it."""

@@ -65,6 +65,7 @@ class ClusterMember:
     def __init__(self, config: ClusterConfig, meta: MetaConfig, node: int) -> None:
         self.config = config
         self._meta = meta
+        self._certificates = config.certificates()
         self.node = node
         self.secret = b""
         self.cluster_id = ""
@@ -125,7 +126,7 @@ class ClusterMember:
     def begin(
         self, meta: MetaStore, cache: MetaCache, shards: MetaShards, identity: NodeIdentity
     ) -> Cluster:
-        self.cluster = Cluster(meta, cache, shards, identity, self.secret)
+        self.cluster = Cluster(meta, cache, shards, identity, self.secret, self._certificates)
         self._waiting = ThreadPoolExecutor(_FORWARD_THREADS, thread_name_prefix="firn-forward")
         return self.cluster
 
