@@ -23,6 +23,7 @@ TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
 OFFSETS = "offsets/"
 RULES = "rules/"
+USERS = "users/"
 MEMBERS = "members/"
 COORDINATORS = "coordinators/"
 CLUSTER = "cluster"
@@ -171,6 +172,14 @@ class RuleRecord(Record, frozen=True, kw_only=True):
     permission: str
 
 
+class UserEntry(Record, frozen=True, kw_only=True):
+    """What a cluster keeps of a user of the Kafka listeners: a row as a node that is alone has
+    it."""
+
+    key: bytes
+    value: bytes
+
+
 class NodeRecord(Record, frozen=True, kw_only=True):
     """A node that is there. In a cluster it belongs to the node's session."""
 
@@ -246,6 +255,10 @@ def segment_key(shard: str, seq: int) -> str:
 
 def segment_seq_of(key: str) -> int:
     return int(key.rsplit("/", 1)[1])
+
+
+def shard_of_segment(key: str) -> str:
+    return key.removeprefix(SEGMENTS).rpartition("/")[0]
 
 
 def node_key(node: int) -> str:

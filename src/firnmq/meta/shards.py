@@ -54,6 +54,7 @@ from firnmq.meta.records import (
     segment_seq_of,
     segments_prefix,
     shard_key,
+    shard_of_segment,
 )
 
 _log = EventLogger("meta")
@@ -372,7 +373,7 @@ class MetaShards:
                 continue
             record = decode(entry, SegmentRecord)
             if record.state is SegmentState.DELETED and record.tier is not None:
-                shard = entry.key.removeprefix(SEGMENTS).rpartition("/")[0]
+                shard = shard_of_segment(entry.key)
                 found.append((shard, meta_of(segment_seq_of(entry.key), record)))
         return found
 

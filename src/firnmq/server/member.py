@@ -13,8 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
-
 from firnmq.adapter import EngineStorageAdapter, TopicCatalog
 from firnmq.adapter.forwarding import ClusterDriver, ShardFollower, ShardService
 from firnmq.clock import Clock
@@ -22,7 +20,7 @@ from firnmq.cluster.config import ClusterConfig
 from firnmq.cluster.nodes.cluster import Cluster
 from firnmq.cluster.nodes.registration import Registration
 from firnmq.config import MetaConfig
-from firnmq.disk import Family, KeyValueStore
+from firnmq.disk import KeyValueStore
 from firnmq.disk.private import PRIVATE_FILE
 from firnmq.engines import Engine
 from firnmq.errors import Corruption, InvalidArgument, NodeUnavailable
@@ -48,7 +46,12 @@ from firnmq.meta.records import (
     member_key,
 )
 from firnmq.nodefile import joined_address, reachable_host
-from firnmq.server.identity import STATE_KEY, DirectoryRecord, known_directory, single_directory
+from firnmq.server.identity import (
+    DirectoryRecord,
+    known_directory,
+    single_directory,
+    write_down,
+)
 
 _SECRET_BYTES = 32
 _FORWARD_THREADS = 32
@@ -103,12 +106,12 @@ class ClusterMember:
                 raise Corruption(f"it is not the directory of node {self.node}", where=str(path))
         _check_age(path, meta, known, self.node)
         last = _incarnation(meta, self.node)
-        _write_down(kv, DirectoryRecord(directory_id, self.node, last + 1))
+        write_down(kv, DirectoryRecord(directory_id, self.node, last + 1))
         if entry is None:
             self._enter(meta, directory_id, clock, path)
         identity = take_incarnation(meta, self.node)
         if identity.incarnation != last + 1:  # Another process was faster.
-            _write_down(kv, DirectoryRecord(directory_id, self.node, identity.incarnation))
+            write_down(kv, DirectoryRecord(directory_id, self.node, identity.incarnation))
         return identity
 
     def _enter(self, meta: MetaStore, directory_id: str, clock: Clock, path: Path) -> None:
@@ -209,9 +212,3 @@ def _check_age(path: Path, meta: MetaStore, known: DirectoryRecord | None, node:
 def _incarnation(meta: MetaStore, node: int) -> int:
     entry = meta.get(incarnation_key(node))
     return 0 if entry is None else decode(entry, Incarnation).incarnation
-
-
-def _write_down(kv: KeyValueStore, record: DirectoryRecord) -> None:
-    with kv.batch() as batch:
-        batch.put(Family.STATE, STATE_KEY, msgspec.msgpack.encode(record))
-    kv.sync()
