@@ -102,7 +102,7 @@ class HighWatermark:
         """Forgets deletions that are about records below the start alone, once `keep` has stored
         what changes. What readers of older views need is replaced, not changed.
 
-        Turns may go on meanwhile, but no other change of the log.
+        Turns may go on at the same time, but no other change of the log.
         """
         with self._gate:
             shown, start_offset = self.deletions.shown(), self.view.start_offset

@@ -26,7 +26,7 @@ class MemoryLog(ShardLog):
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
-        """The lock is kept: a change whose outcome is unknown is settled under it."""
+        """The lock is kept: what became of a doubtful change is found out under it."""
         yield
 
     @property
