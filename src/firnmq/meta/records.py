@@ -23,6 +23,7 @@ TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
 OFFSETS = "offsets/"
 RULES = "rules/"
+USERS = "users/"
 MEMBERS = "members/"
 COORDINATORS = "coordinators/"
 CLUSTER = "cluster"
@@ -126,7 +127,7 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     transactions: tuple[tuple[int, int, int], ...] = ()
     """Open at the end: producer id, epoch, first offset."""
     producers: tuple[tuple[int, bytes], ...] = ()
-    """Idempotent producers at the end: producer id, and state in its stored form."""
+    """Of an earlier version: idempotent producers at the end, by id, in their stored form."""
     tier: TierCopy | None = None
     """Its copy in the object store, in progress or finished."""
     is_local: bool = True
@@ -169,6 +170,14 @@ class RuleRecord(Record, frozen=True, kw_only=True):
     host: str
     operation: str
     permission: str
+
+
+class UserEntry(Record, frozen=True, kw_only=True):
+    """What a cluster keeps of a user of the Kafka listeners: a row as a node that is alone has
+    it."""
+
+    key: bytes
+    value: bytes
 
 
 class NodeRecord(Record, frozen=True, kw_only=True):
@@ -256,6 +265,10 @@ def segment_key(shard: str, seq: int) -> str:
 
 def segment_seq_of(key: str) -> int:
     return int(key.rsplit("/", 1)[1])
+
+
+def shard_of_segment(key: str) -> str:
+    return key.removeprefix(SEGMENTS).rpartition("/")[0]
 
 
 def node_key(node: int) -> str:

@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from firnmq.clock import Clock
-from firnmq.disk import Family, KeyValueStore
+from firnmq.disk import KeyValueStore
 from firnmq.errors import Corruption, FirnError
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaStore, NodeIdentity, TxnConflict
 from firnmq.meta.records import MarkRecord, decode, encode, mark_key
-from firnmq.server.identity import STATE_KEY, DirectoryRecord
+from firnmq.server.identity import DirectoryRecord, write_down
 
 _RENEW_S = 1.0
 _log = EventLogger("store")
@@ -113,9 +113,3 @@ def check_mark(path: Path, meta: MetaStore, known: DirectoryRecord) -> None:
         f"now {stored.mark}); start the node with its present directory"
     )
     raise Corruption(text, where=str(path))
-
-
-def write_down(kv: KeyValueStore, record: DirectoryRecord) -> None:
-    with kv.batch() as batch:
-        batch.put(Family.STATE, STATE_KEY, msgspec.msgpack.encode(record))
-    kv.sync()

@@ -51,8 +51,13 @@ from firnmq.meta.records import (
     node_key,
 )
 from firnmq.nodefile import joined_address, reachable_host, split_address
-from firnmq.server.directory_mark import DirectoryMark, check_mark, write_down
-from firnmq.server.identity import DirectoryRecord, known_directory, single_directory
+from firnmq.server.directory_mark import DirectoryMark, check_mark
+from firnmq.server.identity import (
+    DirectoryRecord,
+    known_directory,
+    single_directory,
+    write_down,
+)
 
 _SECRET_BYTES = 32
 _SECOND_S = 1.0

@@ -167,10 +167,9 @@ def test_the_launcher_starts_python_with_both_signals_blocked(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "command",
-    [("recover",), ("tier", "status"), ("tier", "upload", "--roll"), ("verify", "--deep")],
+    "command", ["recover", "tier status", "tier upload --roll", "verify --deep"]
 )
-def test_while_the_object_store_does_not_answer(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_while_the_object_store_does_not_answer(tmp_path: Path, command: str) -> None:
     """1. A directory has a segment in the store, and no local copy of it. 2. Another server takes
     the store's connections and does not answer. 3. Ctrl-C while a command waits for its answer."""
     silent = socket.create_server(("127.0.0.1", 0))

@@ -14,8 +14,7 @@ from firnmq.disk import Family, KeyValueStore
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.index.layout import shard_range
 from firnmq.record.deletion import Deletion
-from firnmq.server.directory_mark import write_down
-from firnmq.server.identity import known_directory
+from firnmq.server.identity import known_directory, write_down
 from firnmq.server.local import LocalStore
 from firnmq.server.member import ClusterMember
 from firnmq.server.settings import load_node_config

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
-import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from firnmq.cli.console import json_option, print_json, print_table, time_text
-from firnmq.cli.supervised import Supervised, steady_for
 from firnmq.cli.target import running_node, target_options
 from firnmq.nodefile import node_serving
 
-_READY_S = 60.0
-_LOOK_S = 0.1
-_ETCD_STEADY_S = 5.0
+if TYPE_CHECKING:
+    from firnmq.server.processes.supervisor import Program
+
 _KAFKA_PORT, _HTTP_PORT, _ETCD_PORT = 9092, 9644, 2379
 
 
@@ -46,7 +44,17 @@ def status(as_json: bool) -> None:
 
 
 def print_nodes(nodes: list[dict[str, Any]]) -> None:
-    headings = ("NODE", "STATE", "INCARNATION", "SINCE", "LEADS", "GROUP SLOTS", "KAFKA", "HTTP")
+    headings = (
+        "NODE",
+        "STATE",
+        "INCARNATION",
+        "SINCE",
+        "LEADS",
+        "BYTES",
+        "GROUP SLOTS",
+        "KAFKA",
+        "HTTP",
+    )
     rows = [
         (
             each["node"],
@@ -54,6 +62,7 @@ def print_nodes(nodes: list[dict[str, Any]]) -> None:
             each["incarnation"] or "",
             time_text(each["registered_ms"]) if each["registered_ms"] else "",
             each["leaders"],
+            "" if each["stored_bytes"] is None else each["stored_bytes"],
             each["coordinator_slots"],
             each["kafka"],
             each["http"],
@@ -100,27 +109,20 @@ def up(node_count: int, directory: Path, port: int, etcd: bool) -> None:
     etcd_port = None
     if etcd:
         etcd_port, peer_port = (_ETCD_PORT, _ETCD_PORT + 1) if port else _free_ports(2)
-    stopping = threading.Event()
-    nodes = [
-        _node(directory, number, port, etcd_port, stopping) for number in range(1, node_count + 1)
-    ]
-    processes = list(nodes)
+    from firnmq.config import LogConfig
+    from firnmq.server.logs import configure_logs
+    from firnmq.server.processes.supervisor import Supervisor
+
+    configure_logs(LogConfig(level="error"))
+    programs = [_node(directory, number, port, etcd_port) for number in range(1, node_count + 1)]
     if etcd_port is not None:
-        processes.insert(0, _etcd(directory, etcd_port, peer_port, stopping))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
-    for process in processes:
-        process.start()
-    try:
-        if _announce(directory, nodes, stopping):
-            stopping.wait()
-    finally:
-        stopping.set()
-        for process in processes:
-            process.join()
-    for process in processes:
-        if process.failure is not None:
-            raise click.ClickException(process.failure)
+        programs.insert(0, _etcd(directory, etcd_port, peer_port))
+    say = partial(click.echo, err=True)
+    stopped = Supervisor(programs, say).run(
+        partial(_announce, directory, node_count), lambda: click.echo("stopping")
+    )
+    for failure in stopped.failures:
+        say(failure)
     click.echo(f"stopped   everything that was acknowledged is stored in {directory.resolve()}")
 
 
@@ -132,9 +134,9 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _node(
-    directory: Path, number: int, port: int, etcd_port: int | None, stopping: threading.Event
-) -> Supervised:
+def _node(directory: Path, number: int, port: int, etcd_port: int | None) -> Program:
+    from firnmq.server.processes.supervisor import Program
+
     kafka = 0 if port == 0 else port + number - 1
     http = 0 if port == 0 else _HTTP_PORT + number - 1
     environment = dict(os.environ)
@@ -148,40 +150,49 @@ def _node(
         }
     else:
         command += ["--cluster-meta", str(directory / "cluster.db")]
-    log = directory / f"node{number}.log"
 
-    def serves(pid: int) -> bool:
+    def is_ready(pid: int) -> bool:
         address = node_serving(data)
         return address is not None and address.pid == pid
 
-    return Supervised(f"node {number}", command, environment, log, serves, stopping)
+    return Program(
+        name=f"node {number}",
+        command=command,
+        is_ready=is_ready,
+        environment=environment,
+        log=directory / f"node{number}.log",
+    )
 
 
-def _etcd(directory: Path, port: int, peer_port: int, stopping: threading.Event) -> Supervised:
+def _etcd(directory: Path, port: int, peer_port: int) -> Program:
+    from firnmq.server.processes.supervisor import Program
+
     command = [sys.executable, "-m", "firnmq", "serve", "--role", "meta"]
     command += ["--data", str(directory / "etcd")]
     environment = os.environ | {
         "FIRN_ETCD_CLIENT_PORT": str(port),
         "FIRN_ETCD_PEER_PORT": str(peer_port),
     }
-    log = directory / "etcd.log"
-    return Supervised("etcd", command, environment, log, steady_for(_ETCD_STEADY_S), stopping)
+    return Program(
+        name="etcd",
+        command=command,
+        is_ready=lambda _: True,  # Nodes wait for it.
+        environment=environment,
+        log=directory / "etcd.log",
+    )
 
 
-def _announce(directory: Path, nodes: list[Supervised], stopping: threading.Event) -> bool:
-    """Says where the nodes are, once all serve; False if the command ends before that."""
+def _announce(directory: Path, node_count: int) -> None:
+    """Says where the nodes are."""
     bootstrap = []
-    for number, node in enumerate(nodes, 1):
-        data, waited_s = directory / f"node{number}", 0.0
-        while not node.is_ready or (address := node_serving(data)) is None:
-            if stopping.wait(_LOOK_S):
-                return False
-            waited_s += _LOOK_S
-            if waited_s > _READY_S:
-                raise click.ClickException(f"{node.name} does not serve, see {node.log}")
-        click.echo(f"node {number}    kafka {address.kafka}   admin {address.http}   data {data}")
-        bootstrap.append(address.kafka)
+    for number in range(1, node_count + 1):
+        data = directory / f"node{number}"
+        address = node_serving(data)
+        if address is not None:  # It may just have ended.
+            click.echo(
+                f"node {number}    kafka {address.kafka}   admin {address.http}   data {data}"
+            )
+            bootstrap.append(address.kafka)
     click.echo(f"bootstrap {','.join(bootstrap)}")
     click.echo(f"status    firn cluster status --data {directory / 'node1'}")
     click.echo("stop      Ctrl-C")
-    return True
