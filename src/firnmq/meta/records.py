@@ -212,6 +212,16 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     joined_ms: int
 
 
+class MarkRecord(Record, frozen=True, kw_only=True):
+    """How new a node's directory is at least."""
+
+    node: int
+    incarnation: int
+    mark: int
+    """Goes up while this incarnation stores something; the directory had it before."""
+    renewed_ms: int
+
+
 class CoordinatorRecord(Record, frozen=True, kw_only=True):
     """Which node keeps the groups and transactional ids of a slot."""
 
@@ -267,6 +277,10 @@ def node_key(node: int) -> str:
 
 def member_key(node: int) -> str:
     return f"{MEMBERS}{node:010d}"
+
+
+def mark_key(node: int) -> str:
+    return f"marks/{node:010d}"
 
 
 def coordinator_key(slot: int) -> str:

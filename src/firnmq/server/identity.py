@@ -35,12 +35,14 @@ _KEY_END = b"\xff" * 16
 """After every existing key, in any family."""
 
 
-class DirectoryRecord(msgspec.Struct, frozen=True):
+class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The key-value store's record of the metadata that it belongs to."""
 
     directory_id: str
     node: int
     incarnation: int
+    mark: int = 0
+    """Of a cluster's node: goes up while the node stores something."""
 
 
 def register_directory(

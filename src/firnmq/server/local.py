@@ -141,6 +141,7 @@ class LocalStore:
                 self.node = register_directory(path, self.kv, self.meta, self.clock, node)
             else:
                 self.node = member.join(path, self.kv, self.meta, self.clock)
+                opened.callback(member.mark.close)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             self.guard.look()
             if background:
@@ -333,6 +334,7 @@ class LocalStore:
         )
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
+        member.mark.start(lambda: self.pool.turn_count)
         member.serve(self.catalog, drivers, follower)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:

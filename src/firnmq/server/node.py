@@ -177,7 +177,9 @@ class Node:
             """Another process has become this node: this one stops, as if it was told to."""
             os.kill(os.getpid(), signal.SIGTERM)
 
-        await loop.run_in_executor(None, member.register, local.clock, kafka, http, superseded)
+        await loop.run_in_executor(
+            None, member.register, local.clock, local.health, kafka, http, superseded
+        )
 
         async def unregister() -> None:
             await loop.run_in_executor(None, member.unregister)

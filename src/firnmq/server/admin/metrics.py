@@ -46,6 +46,10 @@ _PROBLEMS = {
         "Databases of the node that refuse writes.",
     ),
     ProblemKind.DISK_FULL: ("firn_disk_full", "1 while appends are refused for want of room."),
+    ProblemKind.METADATA_AWAY: (
+        "firn_metadata_away",
+        "1 while the metadata of the cluster cannot be changed.",
+    ),
 }
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -6,6 +6,7 @@ it ends, however that happens, because each is started through `firnmq.guard`.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -30,6 +31,9 @@ READY_S = 120.0
 """How long the first start of all processes may take."""
 _LOOK_S = 0.02
 """How often a process that starts is looked at."""
+_ERROR = "error: "
+"""How the line begins with which a command ends that has failed."""
+_LAST_BYTES = 4096
 _WAITED = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 _log = EventLogger("supervisor")
 
@@ -55,8 +59,8 @@ class CannotStart(FirnError):
     """A process did not serve at its first start, so none is run."""
 
     def __init__(self, name: str, reason: str, log: Path | None) -> None:
-        where = "above" if log is None else f"in {log}"
-        super().__init__(f"{name} {reason} before it served; the reason is {where}")
+        where = "the reason is above" if log is None else f"see {log}"
+        super().__init__(f"{name} {reason} before it served; {where}")
         self.name = name
 
 
@@ -127,6 +131,9 @@ class Supervisor:
             return
         how = process.how_it_ended()
         if how is not None:
+            error = process.last_error()
+            if error:
+                how = f"{how} ({error})"
             if not self._all_served:
                 raise CannotStart(name, how, process.program.log)
             wait_s = process.start_later(now)
@@ -175,6 +182,7 @@ class _Process:
         self._backoff_s = BACKOFF_S
         self._began = 0.0
         self._popen: subprocess.Popen[bytes] | None = None
+        self._log_began_at = 0
 
     @property
     def pid(self) -> int:
@@ -189,7 +197,10 @@ class _Process:
         program = self.program
         self.serves, self.starts_at, self._began = False, None, time.monotonic()
         with ExitStack() as opened:
-            output = 2 if program.log is None else opened.enter_context(program.log.open("ab"))
+            output = 2
+            if program.log is not None:
+                file = opened.enter_context(program.log.open("ab"))
+                output, self._log_began_at = file.fileno(), file.tell()
             self._popen = subprocess.Popen(
                 guarded(program.command, signal.SIGTERM),
                 env=program.environment,
@@ -222,6 +233,17 @@ class _Process:
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
+
+    def last_error(self) -> str:
+        """The error that an ended process has written last into its log; empty if there is none."""
+        if self.program.log is None:
+            return ""  # The terminal has shown it.
+        with self.program.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_began_at, end - _LAST_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+        return errors[-1] if errors else ""
 
     def how_it_stopped(self) -> str | None:
         """What went wrong when it was told to stop; None if nothing did."""
