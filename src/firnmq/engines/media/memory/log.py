@@ -26,7 +26,7 @@ class MemoryLog(ShardLog):
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
-        """The lock is kept: what became of a doubtful change is found out under it."""
+        """The lock is kept: `settle` makes changes, and may fail and be tried again, under it."""
         yield
 
     @property
