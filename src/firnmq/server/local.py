@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from firnmq.disk.pool import PoolLimits, PoolStatistics
 from firnmq.disk.private import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
 from firnmq.disk.reserve import Reserve
 from firnmq.engines import CompactionCounts, Engine, ShardState
+from firnmq.engines.catalog.segments import SegmentState
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.media.durable import ByteLayout, DurableBackend
@@ -45,17 +46,18 @@ from firnmq.engines.media.files import segment_engine, segment_layout
 from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
+from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium
 from firnmq.engines.verify.verifier import Verifier
-from firnmq.errors import NoTiering
+from firnmq.errors import FirnError, NoTiering, SeveralProcesses
 from firnmq.eventlog import EventLogger
 from firnmq.health import Health
 from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
-from firnmq.meta.records import NODES
-from firnmq.nodefile import LOCK_NAME
+from firnmq.meta.records import NODES, SEGMENTS, SegmentRecord, decode, shard_of_segment
+from firnmq.nodefile import LOCK_NAME, META_NAME, process_count
 from firnmq.server.diskguard import DiskGuard
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
@@ -65,8 +67,7 @@ from firnmq.server.tier import CACHE_DIRECTORY, Tier, open_object_store
 from firnmq.tiering.move.mover import TierMover
 from firnmq.tiering.stores import ObjectStore
 
-_DATABASE_DIRECTORY = "db"
-META_NAME = "meta.db"
+DATABASE_DIRECTORY = "db"
 _JUDGE_THREADS = min(os.cpu_count() or 1, 4)
 """Threads that validate large batches of clients. Each holds one decompressed batch, so that their
 number bounds the memory that clients can make the node allocate: 128 MiB each."""
@@ -116,6 +117,9 @@ class LocalStore:
         self.health = Health(self.clock)
         """The present problems of the storage."""
         self.files = files or FileCache(open_max=self.config.open_files)
+        count = process_count(path)
+        if count:
+            raise SeveralProcesses(str(path), count)
         with ExitStack() as opened:
             opened.callback(DirectoryLock(path).release)
             reserve = open_reserve(path, self.config.disk_reserve_bytes)
@@ -126,17 +130,18 @@ class LocalStore:
             else:
                 self.meta = member.open_meta(self.clock)
             opened.callback(self.meta.close)
-            self.kv = open_kv(path / _DATABASE_DIRECTORY)
+            self.kv = open_kv(path / DATABASE_DIRECTORY)
             opened.callback(self.kv.close)
             if isinstance(self.meta, SqliteMetaStore) and member is None:
                 self.guard.watch(META_NAME, self.meta)
-            self.guard.watch(_DATABASE_DIRECTORY, self.kv)
+            self.guard.watch(DATABASE_DIRECTORY, self.kv)
             self.guard.reclaim_from(self.kv)
             sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
             if member is None:
                 self.node = register_directory(path, self.kv, self.meta, self.clock, node)
             else:
                 self.node = member.join(path, self.kv, self.meta, self.clock)
+                opened.callback(member.mark.close)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             self.guard.look()
             if background:
@@ -149,13 +154,13 @@ class LocalStore:
         """Makes a directory private that an earlier version, or mkdir, has left accessible to other
         users: it holds password hashes."""
         count = make_private(
-            self.path, META_NAME, _DATABASE_DIRECTORY, SEGMENT_DIRECTORY, CACHE_DIRECTORY, LOCK_NAME
+            self.path, META_NAME, DATABASE_DIRECTORY, SEGMENT_DIRECTORY, CACHE_DIRECTORY, LOCK_NAME
         )
         if count:
             _log.info("permissions_tightened", path=self.path, entries=count)
         # RocksDB and SQLite create files by the umask, which belongs to the embedding program. The
         # directory's mode protects those of RocksDB; SQLite uses the mode of its database file.
-        (self.path / _DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        (self.path / DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
         if self.member is None:
             (self.path / META_NAME).touch(mode=PRIVATE_FILE)
 
@@ -182,6 +187,24 @@ class LocalStore:
         if self.tier is None:
             raise NoTiering
         return self.tier.mover
+
+    def stored_bytes(self) -> int:
+        """Bytes of this node's shards. An active segment counts once its log is open."""
+        sealed: dict[str, int] = {}
+        for entry in self.cache.below(SEGMENTS):
+            record = decode(entry, SegmentRecord)
+            if record.is_local and record.state is not SegmentState.DELETED:
+                shard = shard_of_segment(entry.key)
+                sealed[shard] = sealed.get(shard, 0) + record.length
+        total = 0
+        for spec in self.shards.shards():
+            engine = self.engines[spec.config.storage_type]
+            if not engine.is_open(spec.name):
+                total += sealed.get(spec.name, 0)
+                continue
+            with suppress(FirnError):  # It is being deleted, or cannot be read.
+                total += engine.status(spec.name).length_bytes
+        return total
 
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them."""
@@ -228,9 +251,7 @@ class LocalStore:
             StorageType.SEGMENT.value: layout,
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = DurableBackend(
-            self.kv, self.state, clock, layouts, self.health, self._cold, self._replication
-        )
+        backend = self._backend(layouts)
         self._open_pool(opened, backend)
         judges = ThreadPoolExecutor(_JUDGE_THREADS, thread_name_prefix="firn-judge")
         opened.callback(judges.shutdown)
@@ -274,6 +295,18 @@ class LocalStore:
                 _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
+    def _backend(self, layouts: dict[str, ByteLayout]) -> DurableBackend:
+        return DurableBackend(
+            self.kv,
+            self.state,
+            self.clock,
+            layouts,
+            self.health,
+            self._cold,
+            self._replication,
+            snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
+        )
+
     def _open_catalog(self, opened: ExitStack) -> MetaShards:
         """What exists, as the metadata has it."""
         self.cache = MetaCache(self.meta)
@@ -301,6 +334,7 @@ class LocalStore:
         )
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
+        member.mark.start(lambda: self.pool.turn_count)
         member.serve(self.catalog, drivers, follower)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
