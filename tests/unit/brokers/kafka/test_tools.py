@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from firnmq.brokers.kafka.handlers.transaction_lookup import TransactionLookup
 from firnmq.brokers.kafka.protocol import ApiKey, ErrorCode, Message
 from firnmq.brokers.kafka.protocol.messages import tools, transactions
+from firnmq.brokers.net.loop_turns import Turns
+from firnmq.testing import FakeClock
 from tests.unit.brokers.kafka.stage import TOPIC, Stage, append_to, batch_of, on_stage
 
 ID = "payments"
@@ -100,6 +103,21 @@ def test_transactions_are_listed_and_described(tmp_path: Path) -> None:
         assert known.transaction_start_time_ms > 0
         assert [(each.topic, list(each.partitions)) for each in known.topics] == [(TOPIC, [0, 2])]
         assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+    on_stage(tmp_path, act)
+
+
+def test_a_clock_that_is_set_back_hides_no_old_transaction(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        await stage.create(shards=1)
+        await begin_transaction(stage, 0)
+        clock = FakeClock()  # Years behind the node's clock.
+        lookup = TransactionLookup(stage.node.broker._transactions, clock, Turns())
+        request = tools.ListTransactionsRequest(duration_filter=60_000)
+        assert (await lookup.list(request)).transaction_states == []
+        clock.advance(60_000)
+        (found,) = (await lookup.list(request)).transaction_states
+        assert found.transactional_id == ID
 
     on_stage(tmp_path, act)
 

@@ -40,11 +40,10 @@ class TransactionLookup:
 
     async def list(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
         states, producers = set(request.state_filters), set(request.producer_id_filters)
-        now_ms = self._clock.now_ms()
         found = []
         async for transactional_id, snapshot in self._turns.over(self._transactions.snapshots()):
             is_old = snapshot.state in _OPEN and (
-                now_ms - snapshot.started_ms >= request.duration_filter
+                self._clock.age_ms(snapshot.started_ms) >= request.duration_filter
             )
             if (
                 (not states or snapshot.state.value in states)
