@@ -17,6 +17,7 @@ from firnmq.brokers.security.credentials import (
 )
 from firnmq.disk import Family, KeyValueStore
 from firnmq.errors import Corruption, InvalidArgument, NotFound
+from firnmq.eventlog import EventLogger
 from firnmq.meta import Event, MetaCache, MetaStore
 from firnmq.meta.records import USERS, UserEntry, decode, encode
 
@@ -27,6 +28,7 @@ _SECRET_BYTES = 32
 _SEEN_WITHIN_S = 30.0
 """Seconds until the node's cache of the metadata must show a change."""
 USER_NAME_CHARS_MAX = 255
+_log = EventLogger("security")
 
 
 class UserNotFound(NotFound):
@@ -137,7 +139,11 @@ class MetaUserRows:
     def _follow(self, events: list[Event]) -> None:
         for event in events:
             if event.entry is not None:
-                self._entries[event.key] = decode(event.entry, UserEntry)
+                try:
+                    self._entries[event.key] = decode(event.entry, UserEntry)
+                except Corruption as error:  # Other users can still log in.
+                    self._entries.pop(event.key, None)
+                    _log.error("user_unreadable", key=event.key, error=str(error))
                 continue
             gone = self._entries.pop(event.key, None)
             if gone is not None and gone.key.startswith(_USER):
