@@ -32,6 +32,16 @@ def limits(**settings: int) -> ConnectionLimits:
     return ConnectionLimits(AdminConfig(**settings), BrokerStatistics(), lambda: 0.0)
 
 
+def test_silent_connections_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    statistics = BrokerStatistics()
+    held = ConnectionLimits(AdminConfig(), statistics, lambda: 0.0)
+    for number in range(300):
+        held.timed_out(Client(f"10.0.0.{number % 2}"), "header")
+    lines = [each.fields["peer"] for each in caplog.records]  # type: ignore[attr-defined]
+    assert lines == ["10.0.0.0", "10.0.0.1"]
+    assert statistics.closed_by_limit == {"http_header_timeout": 300}
+
+
 def test_silent_connections_give_way_the_oldest_first() -> None:
     held = limits(connections_max=3)
     silent = [Client() for _ in range(3)]

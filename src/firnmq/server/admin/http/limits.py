@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from firnmq.brokers.kafka.statistics import BrokerStatistics
+from firnmq.brokers.net.limit_log import LimitLog
 from firnmq.config import AdminConfig
 from firnmq.eventlog import EventLogger
 from firnmq.server.admin.errors import Refused
@@ -53,6 +54,7 @@ class ConnectionLimits:
         self._places: dict[Connection, None] = {}
         self._spares: dict[Connection, None] = {}
         self._logged_s = float("-inf")
+        self._timeouts = LimitLog("admin", statistics.limit_hit, now_s)
 
     def connected(self, connection: Connection) -> bool:
         """Admits a new connection. False: as a spare one, which may ask for health only."""
@@ -81,8 +83,9 @@ class ConnectionLimits:
         self._spares.pop(connection, None)
 
     def timed_out(self, connection: Connection, what: str) -> None:
-        self._statistics.limit_hit(f"http_{what}_timeout")
-        _log.info("http_connection_closed", peer=connection.address, reason=f"{what} time-out")
+        self._timeouts.hit(
+            f"http_{what}_timeout", connection.address, event="http_connection_closed"
+        )
 
     def _close(self, connection: Connection) -> None:
         self.disconnected(connection)
