@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STOPPED = 130
 """Exit code after Ctrl-C, like that of a program that the signal ends."""
 
+
+_TAKEN_WITHIN_S = 2.0
+"""How long the work has after Ctrl-C to end by itself."""
+_SHOW_CURSOR = b"\x1b[?25h"
+"""A spinner hides the cursor of the terminal."""
 
 _holds_termination = False
 """SIGTERM waits for `release_termination`. False if another program called the command."""
@@ -57,6 +63,42 @@ def raising_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, _end)
 
 
+@contextmanager
+def ending_blocked_calls(done: Callable[[], str | None]) -> Iterator[None]:
+    """Within it Ctrl-C ends the process even if the main thread is in a call of a library that does
+    not return, such as a request to an object store that does not answer: Python raises
+    KeyboardInterrupt only after the call. Only for work that may be killed anywhere."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # Ctrl-C is ignored, or another program called the command.
+        return
+    from threading import Thread
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    watcher = Thread(target=_watch, args=(reader, done), name="firn-interrupts", daemon=True)
+    watcher.start()
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)  # The watcher reads the end of the pipe.
+        watcher.join()
+        os.close(reader)
+
+
+def _watch(reader: int, done: Callable[[], str | None]) -> None:
+    """Reads the numbers of signals, which the interpreter writes as they come."""
+    while number := os.read(reader, 1):
+        if number[0] != signal.SIGINT:
+            continue
+        if select.select([reader], [], [], _TAKEN_WITHIN_S)[0] and not os.read(reader, 1):
+            return  # The work has ended.
+        if os.isatty(2):
+            os.write(2, _SHOW_CURSOR)
+        _end_with(done())
+
+
 def stopped_text(done: str | None = None) -> str:
     """The line after Ctrl-C."""
     return on_new_line("stopped\n" if done is None else f"stopped: {done}\n")
@@ -68,7 +110,11 @@ def on_new_line(text: str) -> str:
 
 
 def _end(*_: object) -> None:
+    _end_with(None)
+
+
+def _end_with(done: str | None) -> None:
     try:
-        os.write(2, stopped_text().encode())
+        os.write(2, stopped_text(done).encode())
     finally:
         os._exit(STOPPED)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from firnmq.errors import InvalidArgument
+from firnmq.interrupts import ending_blocked_calls
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -144,6 +145,15 @@ def done_so_far() -> str | None:
     """What the command said is done."""
     text: Callable[[], str] | None = click.get_current_context().meta.get(_DONE)
     return None if text is None else text()
+
+
+@contextmanager
+def asking_store() -> Iterator[None]:
+    """Around requests to an object store that the main thread waits for: Ctrl-C ends the command
+    even if the store does not answer. Only for work that may be killed anywhere."""
+    text: Callable[[], str] | None = click.get_current_context().meta.get(_DONE)
+    with ending_blocked_calls(lambda: None if text is None else text()):
+        yield
 
 
 def confirm(question: str) -> None:

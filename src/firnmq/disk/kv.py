@@ -290,6 +290,11 @@ class KeyValueStore:
                 if batch.deleted:
                     self._deleted = _merged(self._deleted + batch.deleted)
 
+    @property
+    def write_count(self) -> int:
+        """Batches that were written."""
+        return self._write_seq
+
     def sync(self) -> None:
         """Makes every write that has returned durable, or raises."""
         self._sync_up_to(self._write_seq)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from firnmq.disk.pool import PoolLimits, PoolStatistics
 from firnmq.disk.private import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
 from firnmq.disk.reserve import Reserve
 from firnmq.engines import CompactionCounts, Engine, ShardState
+from firnmq.engines.catalog.segments import SegmentState
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.media.durable import ByteLayout, DurableBackend
@@ -46,17 +47,18 @@ from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY, SHARED_DIRECTOR
 from firnmq.engines.media.layouts import LayoutByMedium, SharedFile
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
+from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium
 from firnmq.engines.verify.verifier import Verifier
-from firnmq.errors import NoTiering
+from firnmq.errors import FirnError, NoTiering, SeveralProcesses
 from firnmq.eventlog import EventLogger
 from firnmq.health import Health
 from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
-from firnmq.meta.records import NODES
-from firnmq.nodefile import LOCK_NAME
+from firnmq.meta.records import NODES, SEGMENTS, SegmentRecord, decode, shard_of_segment
+from firnmq.nodefile import LOCK_NAME, META_NAME, process_count
 from firnmq.server.diskguard import DiskGuard
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
@@ -66,9 +68,8 @@ from firnmq.server.tier import CACHE_DIRECTORY, Tier, open_object_store
 from firnmq.tiering.move.mover import TierMover
 from firnmq.tiering.stores import ObjectStore
 
-_DATABASE_DIRECTORY = "db"
 _FILE_DIRECTORIES = (SEGMENT_DIRECTORY, SHARED_DIRECTORY)
-META_NAME = "meta.db"
+DATABASE_DIRECTORY = "db"
 _JUDGE_THREADS = min(os.cpu_count() or 1, 4)
 """Threads that validate large batches of clients. Each holds one decompressed batch, so that their
 number bounds the memory that clients can make the node allocate: 128 MiB each."""
@@ -118,6 +119,9 @@ class LocalStore:
         self.health = Health(self.clock)
         """The present problems of the storage."""
         self.files = files or FileCache(open_max=self.config.open_files)
+        count = process_count(path)
+        if count:
+            raise SeveralProcesses(str(path), count)
         with ExitStack() as opened:
             opened.callback(DirectoryLock(path).release)
             reserve = open_reserve(path, self.config.disk_reserve_bytes)
@@ -128,17 +132,18 @@ class LocalStore:
             else:
                 self.meta = member.open_meta(self.clock)
             opened.callback(self.meta.close)
-            self.kv = open_kv(path / _DATABASE_DIRECTORY)
+            self.kv = open_kv(path / DATABASE_DIRECTORY)
             opened.callback(self.kv.close)
             if isinstance(self.meta, SqliteMetaStore) and member is None:
                 self.guard.watch(META_NAME, self.meta)
-            self.guard.watch(_DATABASE_DIRECTORY, self.kv)
+            self.guard.watch(DATABASE_DIRECTORY, self.kv)
             self.guard.reclaim_from(self.kv)
             sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
             if member is None:
                 self.node = register_directory(path, self.kv, self.meta, self.clock, node)
             else:
                 self.node = member.join(path, self.kv, self.meta, self.clock)
+                opened.callback(member.mark.close)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             self.guard.look()
             if background:
@@ -153,7 +158,7 @@ class LocalStore:
         count = make_private(
             self.path,
             META_NAME,
-            _DATABASE_DIRECTORY,
+            DATABASE_DIRECTORY,
             *_FILE_DIRECTORIES,
             CACHE_DIRECTORY,
             LOCK_NAME,
@@ -162,7 +167,7 @@ class LocalStore:
             _log.info("permissions_tightened", path=self.path, entries=count)
         # RocksDB and SQLite create files by the umask, which belongs to the embedding program. The
         # directory's mode protects those of RocksDB; SQLite uses the mode of its database file.
-        (self.path / _DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        (self.path / DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
         if self.member is None:
             (self.path / META_NAME).touch(mode=PRIVATE_FILE)
 
@@ -190,6 +195,24 @@ class LocalStore:
         if self.tier is None:
             raise NoTiering
         return self.tier.mover
+
+    def stored_bytes(self) -> int:
+        """Bytes of this node's shards. An active segment counts once its log is open."""
+        sealed: dict[str, int] = {}
+        for entry in self.cache.below(SEGMENTS):
+            record = decode(entry, SegmentRecord)
+            if record.is_local and record.state is not SegmentState.DELETED:
+                shard = shard_of_segment(entry.key)
+                sealed[shard] = sealed.get(shard, 0) + record.length
+        total = 0
+        for spec in self.shards.shards():
+            engine = self.engines[spec.config.storage_type]
+            if not engine.is_open(spec.name):
+                total += sealed.get(spec.name, 0)
+                continue
+            with suppress(FirnError):  # It is being deleted, or cannot be read.
+                total += engine.status(spec.name).length_bytes
+        return total
 
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them."""
@@ -292,6 +315,7 @@ class LocalStore:
             self._cold,
             self._replication,
             shared=self.shared,
+            snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
         )
 
     def _open_shared(self, opened: ExitStack) -> None:
@@ -334,6 +358,7 @@ class LocalStore:
         )
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
+        member.mark.start(lambda: self.pool.turn_count)
         member.serve(self.catalog, drivers, follower)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:

@@ -86,7 +86,7 @@ class NodeConfig:
                 f"the HTTP listener on {self.admin.host} has no TLS: any host that reaches it can "
                 f"{can}"
             )
-        if self.cluster.enabled and not is_loopback(self.cluster.host):
+        if self.cluster.exposes:
             exposed.append(
                 f"the cluster listener on {self.cluster.host} has no TLS: any host between the "
                 "nodes can read what they send"

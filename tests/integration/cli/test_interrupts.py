@@ -6,12 +6,14 @@ import os
 import pty
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import firnmq
 import firnmq.cli
 
 TIMEOUT_S = 60
@@ -162,3 +164,59 @@ def test_the_launcher_starts_python_with_both_signals_blocked(tmp_path: Path) ->
     python.chmod(0o755)
     done = subprocess.run([launcher, "serve"], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.stdout.split() == [str(int(each)) for each in (signal.SIGINT, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize(
+    "command", ["recover", "tier status", "tier upload --roll", "verify --deep"]
+)
+def test_while_the_object_store_does_not_answer(tmp_path: Path, command: str) -> None:
+    """1. A directory has a segment in the store, and no local copy of it. 2. Another server takes
+    the store's connections and does not answer. 3. Ctrl-C while a command waits for its answer."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    data = tmp_path / "data"
+    if command != "recover":
+        _tiered_directory(data)
+    environment = {
+        **os.environ,
+        "FIRN_DATA": str(data),
+        "FIRN_TIERING_URL": "s3://bucket/prefix",
+        "FIRN_TIERING_ENDPOINT": endpoint,
+        "FIRN_TIERING_REGION": "nowhere",
+        "FIRN_TIERING_ALLOW_HTTP": "true",
+        "FIRN_TIERING_ACCESS_KEY": "access",
+        "FIRN_TIERING_SECRET_KEY": "secret",
+        "FIRN_TIERING_TIMEOUT_MS": "600000",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "firnmq", *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    with silent, process:
+        silent.settimeout(TIMEOUT_S)
+        connection, _ = silent.accept()
+        with connection:
+            connection.settimeout(TIMEOUT_S)
+            assert connection.recv(1)  # The command waits for the answer from now on.
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out, len(error.splitlines())) == (130, "", 1)
+    assert error.startswith("stopped")
+
+
+def _tiered_directory(data: Path) -> None:
+    """One segment is in a store, and a newer one waits for its upload."""
+    url = (data.parent / "store").as_uri()
+    with firnmq.open(data, tiering=url) as store:
+        options = {"tiering": "on", "local.retention.ms": 0}
+        topic = store.create_topic("t", options=options)
+        topic.append("cold")
+        topic.roll()
+        store.upload()
+        while topic.status().segments[0].is_local:
+            store.upload()  # Drops the local copy as well.
+        topic.append("warm")

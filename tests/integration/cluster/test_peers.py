@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from firnmq.cluster.peers import PeerNetwork, Request, Served
-from firnmq.cluster.peers.server import RequestHandler
+from firnmq.cluster.peers import Certificates, PeerNetwork, Request, Served
+from firnmq.cluster.peers.server import HANDSHAKES_MAX, RequestHandler
 from firnmq.disk import Ticket, run_blocking
 from firnmq.errors import FirnError, NodeUnavailable, NotLeader, PeerTimedOut
 
@@ -28,13 +28,19 @@ class Peers:
     """Node 1 asks, node 2 answers."""
 
     def __init__(
-        self, handler: RequestHandler, *, secret: bytes = _SECRET, wanted: int = 2
+        self,
+        handler: RequestHandler,
+        *,
+        secret: bytes = _SECRET,
+        wanted: int = 2,
+        tls: tuple[Certificates | None, Certificates | None] = (None, None),
     ) -> None:
+        """`tls` are the certificates of the node that asks and of the one that answers."""
         self._stack = ExitStack()
         self.addresses: dict[int, tuple[str, int]] = {}
-        self.asking = PeerNetwork(1, _SECRET, self.addresses.get)
+        self.asking = PeerNetwork(1, _SECRET, self.addresses.get, tls[0])
         self._stack.callback(self.asking.close)
-        self.serving = PeerNetwork(2, secret, self.addresses.get)
+        self.serving = PeerNetwork(2, secret, self.addresses.get, tls[1])
         self._stack.callback(self.serving.close)
         self.wanted = wanted
         port = self.serving.listen("127.0.0.1", 0, handler)
@@ -105,6 +111,41 @@ def test_a_stranger_gets_nothing(made: Callable[..., Peers]) -> None:
                 received += part
     assert len(received) < 200  # The greeting at most.
     assert peers.ask("hello") == "1 hello args/raw"
+
+
+@pytest.mark.parametrize("lengths", [(257, 0), (10, 1)])
+def test_a_stranger_cannot_announce_more_than_a_handshake(
+    made: Callable[..., Peers], lengths: tuple[int, int]
+) -> None:
+    peers = made()
+    with socket.create_connection(peers.addresses[2], timeout=_WAIT_S) as stranger:
+        stranger.sendall(b"".join(length.to_bytes(4, "big") for length in lengths))
+        with suppress(ConnectionResetError):
+            while stranger.recv(4096):
+                continue
+
+
+def test_many_strangers_do_not_keep_nodes_out(
+    made: Callable[..., Peers], caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = made()
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection(peers.addresses[2], timeout=_WAIT_S))
+            for _ in range(HANDSHAKES_MAX + 10)
+        ]
+        assert peers.ask("hello") == "1 hello args/raw"
+        for stranger in opened[:10]:  # The oldest gave way.
+            with suppress(ConnectionResetError):
+                while stranger.recv(4096):
+                    continue
+        newest = opened[-1]
+        assert newest.recv(4096)  # The greeting.
+        newest.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            newest.recv(4096)
+    refused = [each for each in caplog.messages if "peer_refused" in each]
+    assert len(refused) == 1
 
 
 def test_nothing_is_sent_to_a_node_that_is_not_there(made: Callable[..., Peers]) -> None:

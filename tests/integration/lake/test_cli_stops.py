@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,10 +82,11 @@ def test_ctrl_c_while_spark_works_is_one_line(firn, data: Path) -> None:
 
 
 def test_ctrl_c_during_a_sync_that_follows_is_told_at_once(firn, data: Path) -> None:
-    """1. Ctrl-C while Spark starts is told at once. 2. The second one ends the command."""
-    process = start(firn, "lake", "sync", "edge", "--follow", "--data", str(data))
+    """1. A round is under way. 2. Ctrl-C is told at once. 3. The second one ends the command."""
+    soon = ("--follow", "--commit-interval", "0.1")
+    process = start(firn, "lake", "sync", "edge", *soon, "--data", str(data))
     deadline = time.monotonic() + TIMEOUT_S
-    while not _has_java(process.pid):
+    while not _has_workers(process.pid):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -92,6 +94,20 @@ def test_ctrl_c_during_a_sync_that_follows_is_told_at_once(firn, data: Path) -> 
     assert process.stderr is not None
     said = process.stderr.readline()
     assert said == "stopping after the round under way; Ctrl-C again ends now\n"
+    os.kill(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=TIMEOUT_S)
+    said = r"stopped: [\d,]+ rows committed; the next sync goes on after them\n"
+    assert process.returncode == 130
+    assert re.fullmatch(said, error)
+
+
+def test_ctrl_c_before_a_sync_that_follows_has_begun_ends_it(firn, data: Path) -> None:
+    process = start(firn, "lake", "sync", "edge", "--follow", "--data", str(data))
+    deadline = time.monotonic() + TIMEOUT_S
+    while not _has_java(process.pid):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=TIMEOUT_S)
     said = "stopped: 0 rows committed; the next sync goes on after them\n"
@@ -116,7 +132,7 @@ def _has_workers(leader: int) -> bool:
         except OSError:
             continue
         parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-        if b"firnmq.lake.daemon" in command:
+        if b"\0-m\0firnmq.lake.daemon" in command:  # Java has the name in its settings.
             daemons.append(int(entry.name))
     for process in daemons:
         while process in parents:

@@ -79,6 +79,12 @@ def test_a_field_of_sparks_context(name: str) -> None:
     )
 
 
+def test_sparks_context_has_a_server_for_counters() -> None:
+    assert "self._accumulatorServer = " in inspect.getsource(pyspark.SparkContext), gone(
+        "pyspark", "SparkContext._accumulatorServer", "spark_internals.forget_counters"
+    )
+
+
 def test_a_frame_has_its_java_object() -> None:
     assert "self._jdf" in inspect.getsource(DataFrame), gone(
         "pyspark", "DataFrame._jdf", "spark_internals.analyzed_plan"

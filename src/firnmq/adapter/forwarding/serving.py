@@ -13,7 +13,7 @@ from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.adapter.forwarding import operations as ops
 from firnmq.adapter.forwarding.following import ShardFollower
 from firnmq.adapter.watching import wait_for_append
-from firnmq.cluster.nodes.cluster import CATCH_UP_S, Cluster
+from firnmq.cluster.nodes.cluster import CATCH_UP_S, PING, Cluster
 from firnmq.cluster.peers import Request, Served
 from firnmq.config import TopicConfig
 from firnmq.disk import FileRange, call_blocking
@@ -49,6 +49,8 @@ class ShardService:
             return await other(request)
         if request.operation == ops.SUBMIT.name:
             return await self._submit(request)
+        if request.operation == PING:
+            return _pong()
         if request.operation == ops.FOLLOW.name:
             return self._follow(*ops.FOLLOW.decode(request.arguments))
         if request.operation == ops.RECONFIGURE.name:
@@ -96,6 +98,10 @@ class ShardService:
         for shard in shards:
             await self.driver(shard).reconfigure([shard], config, revision)
         return _served(None)
+
+
+async def _pong() -> Served:
+    return Served(b"")
 
 
 def _served(value: Any) -> Served:

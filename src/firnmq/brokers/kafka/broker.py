@@ -18,7 +18,7 @@ from firnmq.brokers.kafka.connections.connection import KafkaConnection
 from firnmq.brokers.kafka.connections.long_requests import LongRequests
 from firnmq.brokers.kafka.connections.sasl import SaslSession
 from firnmq.brokers.kafka.connections.sasl_gate import SaslGate
-from firnmq.brokers.kafka.forwarding import ForwardedClient, OtherNodes
+from firnmq.brokers.kafka.forwarding import ForwardedClient, OtherNodes, refuse_unreachable
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.handlers.acls import AclHandler
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
@@ -60,7 +60,6 @@ from firnmq.brokers.kafka.protocol.messages import (
     tools,
     transactions,
 )
-from firnmq.brokers.kafka.protocol.refusals import refuse
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import TransactionCoordinator
@@ -368,7 +367,7 @@ class KafkaBroker:
         try:
             node = None if self._forwarding is None else await self._forwarding.target(request)
         except FirnError as error:
-            return refuse(frame, str(error), ErrorCode.NOT_COORDINATOR)
+            return refuse_unreachable(frame, request, error)
         if node is not None:
             return await self._forward(node, frame, header, request, client)
         handler = self._handlers[type(request)]

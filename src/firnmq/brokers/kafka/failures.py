@@ -78,6 +78,15 @@ def group_code_of(error: FirnError) -> ErrorCode:
     return _RETRIED_BY_GROUPS.get(code, code)
 
 
+def offset_fetch_code_of(error: FirnError) -> ErrorCode:
+    """What a client is told that asks for a group's offsets: never NOT_COORDINATOR for the whole
+    request, after which librdkafka looks for the coordinator but does not ask it again, so that the
+    partitions stand still until the next rebalance. It repeats the request after the code here."""
+    code = group_code_of(error)
+    is_retried = code is ErrorCode.NOT_COORDINATOR
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_retried else code
+
+
 def code_of_read(error: FirnError) -> ErrorCode:
     """What a consumer is told about an error. Clients tell their users of CORRUPT_MESSAGE; after
     KAFKA_STORAGE_ERROR they ask for ever, and say nothing."""

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from firnmq.brokers.kafka.failures import offset_fetch_code_of
 from firnmq.brokers.kafka.nodes import KafkaNodes
 from firnmq.brokers.kafka.protocol import (
     ErrorCode,
@@ -122,7 +123,7 @@ class CoordinatorForwarding:
                 timeout_s=_REBALANCE_S if isinstance(request, _WAITING) else _ANSWER_S,
             )
         except FirnError as error:
-            return refuse(frame, str(error), ErrorCode.NOT_COORDINATOR)
+            return refuse_unreachable(frame, request, error)
 
     async def ask(
         self,
@@ -152,6 +153,13 @@ class CoordinatorForwarding:
             return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer(), self._loop))
 
         return begin
+
+
+def refuse_unreachable(frame: bytearray, request: Message, error: FirnError) -> list[Part] | None:
+    """The answer if the coordinator cannot be asked: clients ask again."""
+    is_fetch = isinstance(request, offsets.OffsetFetchRequest)
+    code = offset_fetch_code_of(error) if is_fetch else ErrorCode.NOT_COORDINATOR
+    return refuse(frame, str(error), code)
 
 
 def _joined(parts: list[Part]) -> bytearray:

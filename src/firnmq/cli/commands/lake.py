@@ -65,8 +65,11 @@ class _LakeGroup(click.Group):
 def _hint_for(error: FirnError) -> str | None:
     """What to do about errors that mean something else here than for other commands."""
     from firnmq.lake.plans.wire import NodeUnreachable
+    from firnmq.lake.tables.table import NoTable
 
     match error:
+        case NoTable():
+            return "firn lake sync TOPIC makes it"
         case NodeUnreachable():
             return "firn serve starts a node; --node, --data or --server names it"
         case _:
@@ -171,17 +174,18 @@ def sync(
     with _resolved(place, changes=True) as options:
         for topic in choices.topics:
             _check_topic({**options, "topic": topic}, settings[topic])
-        stop = Event()
+        stop, has_begun = Event(), Event()
 
         def work() -> None:
             with session(master, spark_settings) as spark:
+                has_begun.set()
                 for topic in choices.topics:
                     named = {**options, "topic": topic}
                     _sync_topic(
                         named, settings[topic], spark, stop if follow else None, committed, as_json
                     )
 
-        with finishing(stop) if follow else nullcontext():
+        with finishing(stop, has_begun) if follow else nullcontext():
             interruptible(work)
 
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from firnmq.cli.console import config_option, count, json_option, parse_time, tell_when_stopped
+from firnmq.cli.console import (
+    asking_store,
+    config_option,
+    count,
+    json_option,
+    parse_time,
+    tell_when_stopped,
+)
 from firnmq.cli.errors import NodeNeeded
 from firnmq.cli.records import Document, RecordPrinter
 from firnmq.cli.target import chosen_directory, chosen_node, opened, target_options
@@ -68,7 +75,7 @@ def read(config_path: Path | None, **options: Any) -> None:
         return
     if options["follow"]:
         raise NodeNeeded(str(chosen_directory()))
-    with opened(config_path) as store:
+    with asking_store(), opened(config_path) as store:
         printer.show(_documents(store, topic, query))
 
 

@@ -10,6 +10,7 @@ import click
 
 from firnmq.cli.console import (
     activity,
+    asking_store,
     config_option,
     count,
     json_option,
@@ -65,7 +66,7 @@ def recover(
     if not tiering.is_on:
         raise NoTiering
     tell_when_stopped(lambda: f"{data} is not made yet; recover again, the store has everything")
-    with private_umask(), activity("recovering") as tell:
+    with asking_store(), private_umask(), activity("recovering") as tell:
         found = recover_directory(data, tiering, dry_run=dry_run, skip_gaps=skip_gaps, tell=tell)
     if as_json:
         print_json(found)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firnmq.cli.console import (
+    asking_store,
     config_option,
     count,
     json_option,
@@ -179,7 +180,7 @@ def _mover(config_path: Path | None, *, only_looks: bool) -> Iterator[tuple[Loca
     config = load_node_config(config_path)
     if config.tiering.url is None:
         raise NoTiering
-    with private_umask():
+    with asking_store(), private_umask():
         local = LocalStore(
             data,
             config=config.store,

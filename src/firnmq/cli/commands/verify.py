@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from firnmq.cli.console import (
+    asking_store,
     config_option,
     count,
     json_option,
@@ -49,7 +50,7 @@ def verify(
     asked and could not be.
     """
     tell_when_stopped(lambda: "the check was given up; it changes nothing")
-    with opened(config_path, background=False) as store:
+    with asking_store(), opened(config_path, background=False) as store:
         names = [each.name for each in store.topics()] if topic is None else [topic]
         handles = [store.topic(name) for name in names]
         checked = _check(store, handles, is_deep=deep)

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from firnmq.interrupts import on_new_line
-from firnmq.lake.jobs.spark_internals import active_context, java_process
+from firnmq.lake.jobs.spark_internals import active_context, forget_counters, java_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,13 +68,14 @@ def interruptible(function: Callable[[], T], look: Callable[[], None] = lambda: 
 
 
 @contextmanager
-def finishing(stop: Event) -> Iterator[None]:
+def finishing(stop: Event, has_begun: Event) -> Iterator[None]:
     """Ctrl-C and SIGTERM set the event, so that a round under way is finished; Ctrl-C says so at
-    once. After it the context ends with KeyboardInterrupt; a second one is that at once."""
+    once. After it the context ends with KeyboardInterrupt. A second one, and a Ctrl-C before the
+    work has begun, are that at once."""
     numbers: list[int] = []
 
     def note(number: int, _: object) -> None:
-        if stop.is_set():
+        if stop.is_set() or (number == signal.SIGINT and not has_begun.is_set()):
             raise KeyboardInterrupt
         numbers.append(number)
         stop.set()
@@ -143,6 +144,7 @@ def _end_spark() -> None:
     if context is not None:
         with suppress(Exception):  # It may be gone already.
             context.setLogLevel("OFF")
+    forget_counters()
     java = java_process()
     if java is not None:
         java.terminate()

@@ -10,16 +10,29 @@ from firnmq.cluster.nodes.leaders import Leaders
 from firnmq.cluster.nodes.members import Members
 from firnmq.cluster.nodes.placement import Candidate, place
 from firnmq.cluster.nodes.registration import Registration
-from firnmq.cluster.peers import PeerNetwork
-from firnmq.errors import Closed, FirnError, InvalidArgument, NodeUnavailable
+from firnmq.cluster.peers import Certificates, PeerNetwork
+from firnmq.disk import Ticket, run_blocking
+from firnmq.errors import Closed, FirnError, InvalidArgument, NodeUnavailable, TimedOut
 from firnmq.eventlog import EventLogger
-from firnmq.meta import Compare, MetaCache, MetaShards, MetaStore, NodeIdentity, TxnConflict
-from firnmq.meta.records import Replica, topic_claim_key
+from firnmq.meta import (
+    Compare,
+    MetaCache,
+    MetaShards,
+    MetaStore,
+    NodeIdentity,
+    SessionLapsed,
+    TxnConflict,
+)
+from firnmq.meta.records import NodeRecord, Replica, topic_claim_key
 
 _log = EventLogger("cluster")
 
 CATCH_UP_S = 3.0
 """How long a node waits until its cache has what the store has."""
+PING = "ping"
+"""The operation that every node answers at once."""
+_PING_S = 1.0
+_CLAIM_ATTEMPTS = 2
 
 
 class Cluster:
@@ -32,6 +45,7 @@ class Cluster:
         shards: MetaShards,
         identity: NodeIdentity,
         secret: bytes,
+        certificates: Certificates | None = None,
     ) -> None:
         self.store = store
         self.cache = cache
@@ -40,8 +54,8 @@ class Cluster:
         self.node = identity.node
         self.members = Members(cache, identity.node)
         self.leaders = Leaders(cache)
-        self.coordinators = Coordinators(store, cache, self.members)
-        self.network = PeerNetwork(identity.node, secret, self.members.address_of)
+        self.network = PeerNetwork(identity.node, secret, self.members.address_of, certificates)
+        self.coordinators = Coordinators(store, cache, self.answering)
         self.members.on_gone = self.network.forget
         self.registration: Registration | None = None
         """Once the node serves."""
@@ -51,14 +65,37 @@ class Cluster:
             self.registration.close()
         self.network.close()
 
+    def answering(self) -> list[NodeRecord]:
+        """The registered nodes that answer now: one that was killed or stands still stays
+        registered until its session ends. Waits for them."""
+        records = list(self.members.registered.values())
+        silent = run_blocking(self._silent({record.node for record in records} - {self.node}))
+        if silent:
+            _log.warning("nodes_do_not_answer", nodes=",".join(map(str, sorted(silent))))
+        return [record for record in records if record.node not in silent]
+
+    async def _silent(self, nodes: set[int]) -> set[int]:
+        """Those that do not answer. All are asked at the same time."""
+        tickets: dict[int, Ticket[None]] = {
+            node: self.network.call(node, PING, b"", _nothing, timeout_s=_PING_S) for node in nodes
+        }
+        silent = set()
+        for node, ticket in tickets.items():
+            try:
+                await ticket
+            except FirnError:
+                silent.add(node)
+        return silent
+
     def place(self, names: list[str]) -> dict[str, Replica]:
-        """A leader for each new shard; NodeUnavailable if no node is registered."""
+        """A leader for each new shard; NodeUnavailable if there is no node for them. Waits for
+        nodes that do not answer."""
         candidates = [
             Candidate(
                 replica=Replica(record.node, record.incarnation),
                 leader_count=self.leaders.count_of(record.node),
             )
-            for record in list(self.members.registered.values())
+            for record in self.answering()
         ]
         chosen = place(len(names), candidates)
         if not chosen:
@@ -74,17 +111,8 @@ class Cluster:
     def claim_topic(self, name: str, refusal: FirnError) -> Iterator[None]:
         """Keeps other nodes from making, deleting or growing a topic of this name until the exit,
         or until this node's session ends. `refusal` if another node does already."""
-        registration = self.registration
-        if registration is None:
-            raise Closed("the node is not registered yet, or not any more; try again")
         key = topic_claim_key(name)
-        claim = str(self.identity.replica).encode()
-        try:
-            revision = self.store.txn(
-                [Compare.absent(key)], {key: claim}, session=registration.session
-            )
-        except TxnConflict:
-            raise refusal from None
+        revision = self._claim(key, refusal)
         try:
             yield
         finally:
@@ -95,8 +123,28 @@ class Cluster:
             except FirnError as error:
                 _log.warning("topic_claim_left_behind", topic=name, error=str(error))
 
+    def _claim(self, key: str, refusal: FirnError) -> int:
+        """Puts a key of this node's session, which may have ended while the node stood still."""
+        registration = self.registration
+        if registration is None:
+            raise Closed("the node is not registered yet, or not any more; try again")
+        claim = str(self.identity.replica).encode()
+        for _ in range(_CLAIM_ATTEMPTS):
+            session = registration.session
+            try:
+                return self.store.txn([Compare.absent(key)], {key: claim}, session=session)
+            except TxnConflict:
+                raise refusal from None
+            except SessionLapsed:
+                registration.replace(session)
+        raise TimedOut("the node's session has ended and could not be begun again; try again")
+
     def check_member(self, node: int) -> None:
         """InvalidArgument for a node that does not belong to the cluster."""
         if node not in self.members.known:
             known = ", ".join(map(str, sorted(self.members.known)))
             raise InvalidArgument("node", f"there is no node {node}; there are {known}")
+
+
+def _nothing(value: memoryview, raw: memoryview) -> None:
+    return None

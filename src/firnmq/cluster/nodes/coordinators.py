@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from collections.abc import Callable
 
-from firnmq.cluster.nodes.members import Members
 from firnmq.meta import Compare, Event, MetaCache, MetaStore, TxnConflict
 from firnmq.meta.records import (
     COORDINATORS,
     CoordinatorRecord,
+    NodeRecord,
     coordinator_key,
     decode,
     encode,
@@ -29,9 +30,12 @@ def slot_of(name: str) -> int:
 class Coordinators:
     """Safe with threads."""
 
-    def __init__(self, store: MetaStore, cache: MetaCache, members: Members) -> None:
+    def __init__(
+        self, store: MetaStore, cache: MetaCache, answering: Callable[[], list[NodeRecord]]
+    ) -> None:
+        """`answering`: the nodes that may be given a slot."""
         self._store = store
-        self._members = members
+        self._answering = answering
         self._by_slot: dict[int, int] = {}
         cache.listen(COORDINATORS, self._follow)
 
@@ -44,8 +48,8 @@ class Coordinators:
         return Counter(self._by_slot.values())
 
     def find(self, name: str) -> int | None:
-        """The same; a slot without a node gets the one with the fewest. None if no node is
-        registered. Waits for the store."""
+        """The same; a slot without a node gets the one with the fewest. None if there is no node
+        for it. Waits for the store, and for nodes that do not answer."""
         slot = slot_of(name)
         while True:
             node = self._by_slot.get(slot)
@@ -55,7 +59,7 @@ class Coordinators:
             if entry is not None:
                 return decode(entry, CoordinatorRecord).node
             counts = self.counts()
-            nodes = list(self._members.registered)
+            nodes = [record.node for record in self._answering()]
             if not nodes:
                 return None
             chosen = min(nodes, key=lambda each: (counts[each], each))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from firnmq.errors import FirnError
+from firnmq.errors import Closed, FirnError
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaStore, NodeIdentity, Session, SessionLapsed, TxnConflict
 from firnmq.meta.records import NodeRecord, encode, node_key
@@ -26,17 +26,22 @@ class Registration:
         identity: NodeIdentity,
         record: NodeRecord,
         on_superseded: Callable[[], None],
+        on_renewal: Callable[[FirnError | None], None] = lambda error: None,
         *,
         ttl_s: float = SESSION_TTL_S,
     ) -> None:
         """Returns with the node listed. `on_superseded` is called, once, when another process has
-        registered the same node: this one must stop."""
+        registered the same node: this one must stop. `on_renewal` is told after every attempt
+        why it failed, if it did."""
         self._store = store
         self._identity = identity
         self._record = record
         self._on_superseded = on_superseded
+        self._on_renewal = on_renewal
         self._ttl_s = ttl_s
         self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        """Held while the session is renewed or replaced."""
         self.session: Session = self._list()
         self._thread = threading.Thread(target=self._keep, name="firn-registration", daemon=True)
         self._thread.start()
@@ -52,6 +57,20 @@ class Registration:
         except FirnError as error:
             _log.warning("registration_left_behind", error=str(error), lapses_s=self._ttl_s)
 
+    def replace(self, lapsed: Session) -> None:
+        """Lists the node with a new session, unless that has happened since `lapsed` was used."""
+        with self._lock:
+            if self.session is not lapsed or self._stopping.is_set():
+                return
+            try:
+                self._replace()
+            except TxnConflict as error:  # The registration's thread will find it, and stop us.
+                raise Closed("another process has become this node") from error
+
+    def _replace(self) -> None:
+        self.session = self._list()
+        _log.warning("session_renewed", node=self._identity.node, cause="it had lapsed")
+
     def _list(self) -> Session:
         """Lists the node with a new session; TxnConflict if another process has registered it."""
         session = self._store.session(self._ttl_s)
@@ -60,22 +79,18 @@ class Registration:
         return session
 
     def _keep(self) -> None:
-        has_trouble = False
         while not self._stopping.wait(self._ttl_s / _RENEWALS):
             try:
-                self._renew()
+                with self._lock:
+                    self._renew()
             except TxnConflict:
                 _log.error("node_superseded", node=self._identity.node)
                 self._on_superseded()
                 return
             except FirnError as error:
-                if not has_trouble:
-                    _log.error("registration_not_renewed", error=str(error))
-                has_trouble = True
+                self._on_renewal(error)
             else:
-                if has_trouble:
-                    _log.info("registration_renewed", node=self._identity.node)
-                has_trouble = False
+                self._on_renewal(None)
 
     def _renew(self) -> None:
         entry = self._store.get(self._identity.guard.key)
@@ -84,5 +99,4 @@ class Registration:
         try:
             self.session.keep_alive()
         except SessionLapsed:
-            self.session = self._list()
-            _log.warning("session_renewed", node=self._identity.node, cause="it had lapsed")
+            self._replace()

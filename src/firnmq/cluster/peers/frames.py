@@ -76,9 +76,12 @@ class FrameParser:
         self, *, header_bytes_max: int = HEADER_BYTES_MAX, body_bytes_max: int = BODY_BYTES_MAX
     ) -> None:
         self._header_bytes_max = header_bytes_max
-        self.body_bytes_max = body_bytes_max
-        """May be raised once the other side has shown that it is a node."""
+        self._body_bytes_max = body_bytes_max
         self._received = bytearray()
+
+    def trust(self) -> None:
+        """Takes frames as large as nodes send: the other side has shown that it is one."""
+        self._header_bytes_max, self._body_bytes_max = HEADER_BYTES_MAX, BODY_BYTES_MAX
 
     def feed(self, data: Buffer) -> list[Frame]:
         """The frames that the bytes complete; FrameError if they are no frames."""
@@ -88,10 +91,10 @@ class FrameParser:
         at = 0
         while len(whole) - at >= _PREFIX.size:
             header_length, body_length = _PREFIX.unpack_from(whole, at)
-            if header_length > self._header_bytes_max or body_length > self.body_bytes_max:
+            if header_length > self._header_bytes_max or body_length > self._body_bytes_max:
                 raise FrameError(
                     f"a frame announces {header_length:,} and {body_length:,} bytes, allowed are "
-                    f"{self._header_bytes_max:,} and {self.body_bytes_max:,}"
+                    f"{self._header_bytes_max:,} and {self._body_bytes_max:,}"
                 )
             body_at = at + _PREFIX.size + header_length
             end = body_at + body_length

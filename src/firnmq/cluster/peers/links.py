@@ -13,25 +13,24 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from firnmq.cluster.peers.certificates import Certificates
 from firnmq.cluster.peers.failures import decode_error
 from firnmq.cluster.peers.frames import (
-    BODY_BYTES_MAX,
     AnswerHeader,
     Frame,
     FrameError,
-    FrameParser,
     RequestHeader,
     decode_header,
     frame_parts,
 )
 from firnmq.cluster.peers.handshake import (
-    HANDSHAKE_BYTES_MAX,
     HANDSHAKE_S,
     Greeting,
     Introduction,
     Welcome,
     check_welcome,
     introduce,
+    new_parser,
 )
 from firnmq.cluster.peers.wires import Wire
 from firnmq.disk import Settlement, Ticket
@@ -57,6 +56,8 @@ class Identity(NamedTuple):
 
     node: int
     secret: bytes
+    certificates: Certificates | None = None
+    """None: connections are not encrypted."""
 
 
 class Call:
@@ -110,6 +111,7 @@ class PeerLink:
         self._identity = identity
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
+        """The present connection, made or being made."""
         self._is_ready = False
         self._settled = asyncio.Event()
         """Set once a handshake has ended, well or not."""
@@ -159,27 +161,35 @@ class PeerLink:
     # Connecting -------------------------------------------------------------------------------
 
     async def _connect(self, address: tuple[str, int]) -> None:
-        reason = f"no connection to {address[0]}:{address[1]} within {CONNECT_S:g} s"
+        where = f"{address[0]}:{address[1]}"
+        reason = f"no connection to {where} within {CONNECT_S:g} s"
+        self._is_ready = False
+        self._greeting = self._introduction = None
+        self._settled.clear()
         try:
             async with asyncio.timeout(CONNECT_S):
-                parser = FrameParser(body_bytes_max=HANDSHAKE_BYTES_MAX)
-                await self._loop.create_connection(
-                    lambda: Wire(parser, self._made, self._received, self._lost), *address
-                )
+                await self._loop.create_connection(self._new_wire, *address)
+            reason = f"no handshake with {where} within {HANDSHAKE_S:g} s; {self._tls_hint}"
             async with asyncio.timeout(HANDSHAKE_S):
                 await self._settled.wait()
         except TimeoutError:
             self._fail(reason)
         except OSError as error:
-            self._fail(f"{address[0]}:{address[1]}: {error.strerror or error}")
+            self._fail(f"{where}: {error.strerror or error}")
         finally:
             self._connecting = None
 
-    def _made(self, wire: Wire) -> None:
-        self._wire = wire
-        self._is_ready = False
-        self._greeting = self._introduction = None
-        self._settled.clear()
+    def _new_wire(self) -> Wire:
+        certificates = self._identity.certificates
+        tls = None if certificates is None else certificates.connecting()
+        self._wire = Wire(new_parser(), _wait_for_greeting, self._received, self._lost, tls)
+        return self._wire
+
+    @property
+    def _tls_hint(self) -> str:
+        if self._identity.certificates is None:
+            return "it may expect TLS, this node has no certificate ([cluster] certificate_file)"
+        return "it may be stopped"
 
     def _received(self, frame: Frame) -> None:
         if self._is_ready:
@@ -189,15 +199,18 @@ class PeerLink:
 
     def _shake_hands(self, frame: Frame) -> None:
         assert self._wire is not None
-        secret = self._identity.secret
+        secret, certificates = self._identity.secret, self._wire.certificates
         if self._greeting is None:
             self._greeting = decode_header(frame, Greeting)
-            self._introduction = introduce(secret, self._identity.node, self.node, self._greeting)
+            self._introduction = introduce(
+                secret, self._identity.node, self.node, self._greeting, certificates
+            )
             self._wire.send(frame_parts(self._introduction, ()))
             return
         assert self._introduction is not None
-        check_welcome(secret, self._greeting, self._introduction, decode_header(frame, Welcome))
-        self._wire.parser.body_bytes_max = BODY_BYTES_MAX
+        answer = decode_header(frame, Welcome)
+        check_welcome(secret, self._greeting, self._introduction, answer, certificates)
+        self._wire.parser.trust()
         self._is_ready = True
         self._failed_until_s = 0.0
         _log.info("peer_connected", node=self.node, address=self._wire.peer)
@@ -247,13 +260,13 @@ class PeerLink:
             self._call_bytes -= call.size_bytes
         return call
 
-    def _lost(self, reason: str) -> None:
-        if self._wire is not None:
-            was_ready = self._is_ready
-            self._wire = None
-            if was_ready:
-                _log.info("peer_lost", node=self.node, reason=reason)
-            self._fail(reason)
+    def _lost(self, wire: Wire, reason: str) -> None:
+        if self._wire is not wire:
+            return  # This side has given it up.
+        self._wire = None
+        if self._is_ready:
+            _log.info("peer_lost", node=self.node, reason=reason)
+        self._fail(reason)
         self._settled.set()
 
     def _fail(self, reason: str) -> None:
@@ -274,3 +287,7 @@ class PeerLink:
                 call.fail(PeerTimedOut(self.node, f"the connection to it was lost: {reason}"))
             else:
                 call.fail(NodeUnavailable(self.node, reason))
+
+
+def _wait_for_greeting(wire: Wire) -> None:
+    """The accepting side begins."""

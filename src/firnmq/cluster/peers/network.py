@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from firnmq.cluster.peers.certificates import Certificates
 from firnmq.cluster.peers.frames import RequestHeader
 from firnmq.cluster.peers.links import Call, Identity, PeerLink
 from firnmq.cluster.peers.server import PeerServer, RequestHandler
@@ -32,8 +33,15 @@ AddressOf = Callable[[int], tuple[str, int] | None]
 class PeerNetwork:
     """Safe with threads. Start it before the first call; close it when done."""
 
-    def __init__(self, node: int, secret: bytes, address_of: AddressOf) -> None:
-        self._identity = Identity(node, secret)
+    def __init__(
+        self,
+        node: int,
+        secret: bytes,
+        address_of: AddressOf,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """`certificates`: connections are encrypted, and only nodes that show one are believed."""
+        self._identity = Identity(node, secret, certificates)
         self._address_of = address_of
         self._request_ids = itertools.count(1)
         self._links: dict[int, PeerLink] = {}

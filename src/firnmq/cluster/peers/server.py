@@ -9,22 +9,20 @@ from typing import NamedTuple
 
 from firnmq.cluster.peers.failures import encode_error
 from firnmq.cluster.peers.frames import (
-    BODY_BYTES_MAX,
     AnswerHeader,
     Frame,
     FrameError,
-    FrameParser,
     RequestHeader,
     decode_header,
     frame_parts,
 )
 from firnmq.cluster.peers.handshake import (
-    HANDSHAKE_BYTES_MAX,
     HANDSHAKE_S,
     VERSION,
     Greeting,
     Introduction,
     new_nonce,
+    new_parser,
     welcome,
 )
 from firnmq.cluster.peers.links import Identity
@@ -39,6 +37,11 @@ REQUESTS_MAX = 1_000
 REQUEST_BYTES_MAX = 256 * 1024 * 1024
 """Of one connection: requests that have no answer yet. Beyond that the socket is not read."""
 CONNECTIONS_MAX = 1_000
+"""Of nodes, those included that have just begun."""
+HANDSHAKES_MAX = 64
+"""Connections that have not shown yet that they are a node's. One more ends the oldest of them."""
+_REFUSALS_S = 10.0
+"""Refused connections have one line in the log in so much time."""
 
 
 class Served(NamedTuple):
@@ -73,6 +76,11 @@ class PeerServer:
         self.handler = handler
         self._server: asyncio.Server | None = None
         self.connections: set[_Connection] = set()
+        self.handshakes: dict[_Connection, None] = {}
+        """Those of them that are not known to be a node's, the oldest first."""
+        self._refused_count = 0
+        """Without a line in the log."""
+        self._logs_from_s = 0.0
 
     async def start(self, host: str, port: int) -> int:
         """Opens the listener and returns its port."""
@@ -90,7 +98,21 @@ class PeerServer:
         for connection in list(self.connections):
             connection.close("the node is stopping")
 
+    def refused(self, address: str, reason: str) -> None:
+        """Logs a refused connection, unless others have filled the log just now."""
+        now = asyncio.get_running_loop().time()
+        if now < self._logs_from_s:
+            self._refused_count += 1
+            return
+        count, self._refused_count = self._refused_count, 0
+        self._logs_from_s = now + _REFUSALS_S
+        _log.warning("peer_refused", address=address, reason=reason, others_before=count)
+
     def _new_wire(self) -> Wire:
+        while len(self.handshakes) >= HANDSHAKES_MAX:
+            oldest = next(iter(self.handshakes))
+            del self.handshakes[oldest]
+            oldest.close("newer connections wait for a handshake")
         return _Connection(self).wire
 
 
@@ -100,8 +122,9 @@ class _Connection:
     def __init__(self, server: PeerServer) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        parser = FrameParser(body_bytes_max=HANDSHAKE_BYTES_MAX)
-        self.wire = Wire(parser, self._made, self._received, self._lost)
+        certificates = server.identity.certificates
+        tls = None if certificates is None else certificates.accepting()
+        self.wire = Wire(new_parser(), self._made, self._received, self._lost, tls)
         self._greeting = Greeting(VERSION, new_nonce())
         self._node: int | None = None
         """Known once the handshake is over."""
@@ -109,27 +132,27 @@ class _Connection:
         self._request_bytes = 0
         self._lanes: dict[str, asyncio.Event] = {}
         """The last request of each lane that has not begun."""
-        self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
+        server.connections.add(self)
+        server.handshakes[self] = None
+        self._timer = self._loop.call_later(HANDSHAKE_S, self.close, "no handshake in time")
 
     def close(self, reason: str) -> None:
         self.wire.abort(reason)
 
     def _made(self, wire: Wire) -> None:
-        if len(self._server.connections) >= CONNECTIONS_MAX:
+        if len(self._server.connections) > CONNECTIONS_MAX:
             wire.abort("too many connections")
             return
-        self._server.connections.add(self)
-        self._timer = self._loop.call_later(HANDSHAKE_S, wire.abort, "no handshake in time")
         wire.send(frame_parts(self._greeting, ()))
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, wire: Wire, reason: str) -> None:
         """Requests that have begun are carried out; their answers go nowhere."""
         self._server.connections.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._server.handshakes.pop(self, None)
+        self._timer.cancel()
         if self._node is None:
-            _log.warning("peer_refused", address=self.wire.peer, reason=reason)
+            self._server.refused(wire.peer, reason)
 
     def _received(self, frame: Frame) -> None:
         if self._node is None:
@@ -161,12 +184,18 @@ class _Connection:
     def _shake_hands(self, frame: Frame) -> None:
         introduction = decode_header(frame, Introduction)
         identity = self._server.identity
-        answer = welcome(identity.secret, identity.node, self._greeting, introduction)
+        answer = welcome(
+            identity.secret,
+            identity.node,
+            self._greeting,
+            introduction,
+            self.wire.certificates,
+        )
         self.wire.send(frame_parts(answer, ()))
-        self.wire.parser.body_bytes_max = BODY_BYTES_MAX
+        self.wire.parser.trust()
         self._node = introduction.node
-        if self._timer is not None:
-            self._timer.cancel()
+        self._server.handshakes.pop(self, None)
+        self._timer.cancel()
 
     async def _serve(
         self,

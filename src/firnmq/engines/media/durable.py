@@ -15,12 +15,14 @@ from firnmq.engines.compaction.stored_copy import StoredCopy, drop_strays_of
 from firnmq.engines.deadlines import Deadlines
 from firnmq.engines.inline import InlineAppends
 from firnmq.engines.media.layouts import SharedFile
+from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
-from firnmq.engines.shardlog.producers import Producer, ProducerStates, unpack_aborted
+from firnmq.engines.shardlog.producers import Producer, ProducerStates, pack_aborted, unpack_aborted
 from firnmq.engines.shardlog.rolling import ParkingBudget
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.rolling.steps import unrolled
+from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium, cold_bytes, cold_index
 from firnmq.errors import Corruption
@@ -28,8 +30,11 @@ from firnmq.eventlog import EventLogger
 from firnmq.health import Health
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import (
+    aborted_key,
     aborted_range,
     checkpoint_key,
+    deletion_key,
+    deletion_range,
     last_offset_of,
     producer_id_of,
     producer_key,
@@ -77,9 +82,11 @@ class DurableBackend:
         replication: Replication | None = None,
         parking: ParkingBudget | None = None,
         shared: SharedFile | None = None,
+        snapshots: SnapshotFiles | None = None,
     ) -> None:
         """`shared` writes the frames of topics with segment.layout=shared-file."""
         self._shared = shared
+        self.snapshots = snapshots
         self.health = health
         self.parking = parking or ParkingBudget(PARKED_BYTES, PARKED_REQUESTS)
         self.replication = replication
@@ -173,6 +180,19 @@ class DurableBackend:
         except Corruption as error:
             raise Corruption(error.reason, where=f"producers of {spec.name}") from error
 
+    def restore(self, spec: ShardSpec, snapshot: Snapshot) -> None:
+        uid = spec.uid
+        rows = [(producer_key(uid, number), state) for number, state in snapshot.producers]
+        rows += [(deletion_key(uid, at), each.pack()) for at, each in snapshot.deletions]
+        rows += [
+            (aborted_key(uid, each.last_offset), pack_aborted(each)) for each in snapshot.aborted
+        ]
+        with self._kv.batch() as batch:
+            batch.delete_range(Family.INDEX, *producer_range(uid))
+            batch.delete_range(Family.INDEX, *aborted_range(uid))
+            batch.delete_range(Family.INDEX, *deletion_range(uid))
+            batch.put_many(Family.INDEX, rows)
+
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         with self._kv.batch() as batch:
             batch.delete_range(Family.INDEX, *aborted_range(spec.uid, start_offset, end_offset))
@@ -205,6 +225,8 @@ class DurableBackend:
     def drop_shard(self, spec: ShardSpec) -> None:
         """Removes bytes and indexes without opening the shard: a corrupt one can go too."""
         self._layouts[spec.config.storage_type].drop_shard(spec)
+        if self.snapshots is not None:
+            self.snapshots.drop_shard(spec)
         with self._kv.batch() as batch:
             batch.delete_range(Family.INDEX, *shard_range(spec.uid))
 

@@ -91,7 +91,11 @@ class Leftovers:
             )
 
     def _remove_old_rows(self, log: ShardLog) -> None:
-        """Removes what is kept of deletions and aborted transactions below the start."""
+        """Removes what is kept of deletions and aborted transactions below the start, and the
+        snapshots of segments that are gone."""
+        if log.backend.snapshots is not None:
+            metas = [segment.meta for segment in log.segments]
+            log.backend.snapshots.drop_old(log.spec, metas)
         if self.has_old_aborted:
             log.backend.forget_aborted(log.spec, 0, log.view.start_offset)
             self.has_old_aborted = False

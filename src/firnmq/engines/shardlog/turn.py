@@ -99,7 +99,7 @@ class LogTurnHandler:
                     self._want_roll(log)
                 if log.wants_sync:
                     log.sync()
-                    self._preallocator.note_synced(log, position)
+                self._preallocator.note_appended(log, position)
                 staged.append(log)
             except STORAGE_ERRORS as error:
                 _fail(settlement, log, by_log[log], error)

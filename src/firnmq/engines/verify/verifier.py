@@ -10,7 +10,7 @@ At most one batch and `ENTRIES_PER_PASS` index entries are in memory at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from firnmq.engines.catalog.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.media.durable import ByteLayout
 from firnmq.engines.media.layouts import SharedFile
+from firnmq.engines.media.snapshots import SNAPSHOT_SUFFIX
 from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.tiering.api import Unreachable
 from firnmq.engines.verify.deletions import DeletionCheck
 from firnmq.engines.verify.findings import Finding, FindingKind, Notes, Verification
@@ -290,8 +292,11 @@ class Verifier:
         remote = {place for place, meta in known.items() if not meta.is_local}
         directory = self._directory / spec.name
         if directory.is_dir():
+            ends = {meta.base_offset for meta in known.values()}
             for path in sorted(directory.iterdir()):
-                if str(path) not in places:
+                if path.suffix == SNAPSHOT_SUFFIX and path.stem.isdigit():
+                    _check_snapshot(spec, path, ends, notes)
+                elif str(path) not in places:
                     text = f"{path.stat().st_size:,} bytes that belong to no segment"
                     notes.add(FindingKind.ORPHAN, text, str(path))
         for family in (Family.INDEX, Family.MESSAGES, Family.LOCATIONS):
@@ -326,6 +331,18 @@ class Verifier:
             if seq == NO_SEGMENT:
                 return
             lower = PREFIX.pack(uid, seq + 1, 0)[:8]
+
+
+def _check_snapshot(spec: ShardSpec, path: Path, ends: Collection[int], notes: Notes) -> None:
+    end_offset = int(path.stem)
+    if end_offset > max(ends, default=0):
+        text = f"a snapshot of an interrupted roll; {_OPENING_REMOVES}"
+        notes.add(FindingKind.ORPHAN, text, str(path))
+        return
+    try:
+        Snapshot.unpack(path.read_bytes(), spec.uid, end_offset)
+    except Corruption as error:
+        notes.add(FindingKind.PRODUCER, error.reason, str(path))
 
 
 def _indexed_upto(live: list[Segment]) -> tuple[int, bool]:

@@ -36,5 +36,13 @@ def java_process() -> Popen[bytes] | None:
     return process
 
 
+def forget_counters() -> None:
+    """Java's death is no error of the counters that it reports to this process: Spark's server for
+    them would print a traceback."""
+    server = getattr(active_context(), "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
 def _fields(module: Any) -> tuple[Any, Any]:
     return module.SparkContext._active_spark_context, module.SparkContext._gateway

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from firnmq.cluster.nodes.cluster import PING, Cluster
 from firnmq.cluster.nodes.coordinators import SLOT_COUNT, Coordinators, slot_of
 from firnmq.cluster.nodes.leaders import Leaders, Led
 from firnmq.cluster.nodes.members import Members
 from firnmq.cluster.nodes.registration import Registration
+from firnmq.cluster.peers import Request, Served
 from firnmq.config import TopicConfig
+from firnmq.errors import AlreadyExists, Closed
 from firnmq.meta import MetaCache, MetaShards, SqliteMetaStore, TxnConflict
 from firnmq.meta.nodes import take_incarnation
 from firnmq.meta.records import NodeRecord, Replica
@@ -27,24 +31,32 @@ class View:
 
     def __init__(self, path: Path, node: int) -> None:
         self.stack = ExitStack()
-        self.store = SqliteMetaStore(path / "meta.db", is_shared=True)
+        self.clock = FakeClock()
+        self.store = SqliteMetaStore(path / "meta.db", is_shared=True, clock=self.clock)
         self.stack.callback(self.store.close)
         self.cache = MetaCache(self.store)
         self.stack.callback(self.cache.close)
         self.identity = take_incarnation(self.store, node)
         self.members = Members(self.cache, node)
         self.leaders = Leaders(self.cache)
-        self.coordinators = Coordinators(self.store, self.cache, self.members)
+        self.coordinators = Coordinators(
+            self.store, self.cache, lambda: list(self.members.registered.values())
+        )
         self.shards = MetaShards(self.store, self.cache, self.identity, FakeClock(), is_shared=True)
         self.superseded: list[int] = []
 
-    def register(self) -> Registration:
+    def cluster(self) -> Cluster:
+        found = Cluster(self.store, self.cache, self.shards, self.identity, b"s" * 32)
+        self.stack.callback(found.network.close)
+        return found
+
+    def register(self, peers: str = "[::1]:7") -> Registration:
         record = NodeRecord(
             node=self.identity.node,
             incarnation=self.identity.incarnation,
             registered_ms=0,
             kafka="127.0.0.1:9092",
-            peers="[::1]:7",
+            peers=peers,
         )
         made = Registration(
             self.store,
@@ -126,3 +138,58 @@ def test_coordinators_are_spread_and_stay(views: list[View]) -> None:
 
 def test_without_nodes_there_is_no_coordinator(views: list[View]) -> None:
     assert views[0].coordinators.find("g") is None
+
+
+def test_a_topic_is_claimed_although_the_session_has_ended(views: list[View]) -> None:
+    one = views[0]
+    cluster = one.cluster()
+    cluster.registration = one.register()
+    first = cluster.registration.session
+    one.clock.advance(60_000)  # The node stood still.
+    refusal = AlreadyExists("topic", "t")
+    with cluster.claim_topic("t", refusal):
+        assert cluster.registration.session is not first
+        one.catch_up()
+        assert set(one.members.registered) == {1}
+        with pytest.raises(AlreadyExists), cluster.claim_topic("t", refusal):
+            pass
+    with cluster.claim_topic("t", refusal):
+        pass
+
+
+def test_a_node_that_was_replaced_claims_nothing(views: list[View]) -> None:
+    one = views[0]
+    cluster = one.cluster()
+    cluster.registration = one.register()
+    one.clock.advance(60_000)
+    take_incarnation(one.store, 1)
+    with pytest.raises(Closed), cluster.claim_topic("t", AlreadyExists("topic", "t")):
+        pass
+
+
+def test_nodes_that_do_not_answer_get_no_shards_and_no_groups(views: list[View]) -> None:
+    one, two, three = views
+    cluster, other = one.cluster(), two.cluster()
+
+    async def pong() -> Served:
+        return Served(b"")
+
+    async def begin(request: Request) -> Awaitable[Served]:
+        assert request.operation == PING
+        return pong()
+
+    port = other.network.listen("127.0.0.1", 0, begin)
+    with socket.socket() as deaf, socket.socket() as gone:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()  # As of a process that stands still: it takes connections and is silent.
+        gone.bind(("127.0.0.1", 0))
+        one.register()
+        two.register(f"127.0.0.1:{port}")
+        for silent in (deaf, gone):
+            listing = three.register(f"127.0.0.1:{silent.getsockname()[1]}")
+            one.catch_up()
+            assert set(one.members.registered) == {1, 2, 3}
+            placed = cluster.place([f"t_{seq}" for seq in range(4)])
+            assert Counter(each.node for each in placed.values()) == {1: 2, 2: 2}
+            assert cluster.coordinators.find("group") in (1, 2)
+            listing.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from firnmq.adapter import CommittedOffset
-from firnmq.brokers.kafka.failures import code_of, group_code_of
+from firnmq.brokers.kafka.failures import code_of, group_code_of, offset_fetch_code_of
 from firnmq.brokers.kafka.groups import (
     CONSUMER_PROTOCOL_TYPE,
     CommitRequest,
@@ -203,12 +203,12 @@ class OffsetHandler:
         wanted: Sequence[OffsetFetchRequestTopic] | None,
     ) -> tuple[list[OffsetFetchResponseTopic], ErrorCode]:
         if isinstance(committed, FirnError):
-            return [], group_code_of(committed)
-        if isinstance(pending, FirnError):
-            return [], group_code_of(pending)
-        unstable: set[str] = set()
-        async for shards in self._turns.over(pending):
-            unstable.update(shards)
+            return [], offset_fetch_code_of(committed)
+        unstable: set[str] | None = None  # Unknown: any offset may be about to change.
+        if not isinstance(pending, FirnError):
+            unstable = set()
+            async for shards in self._turns.over(pending):
+                unstable.update(shards)
         if wanted is None:
             wanted = await self._all_committed(committed)
         return [
@@ -229,14 +229,14 @@ class OffsetHandler:
         name: str,
         index: int,
         committed: dict[str, CommittedOffset],
-        unstable: set[str],
+        unstable: set[str] | None,
     ) -> OffsetFetchResponsePartition:
         code, shard = self._locate(name, index)
         if code is ErrorCode.UNKNOWN_TOPIC_ID:
             return OffsetFetchResponsePartition(
                 partition_index=index, committed_offset=-1, metadata="", error_code=code
             )
-        if shard in unstable:
+        if unstable is None or shard in unstable:
             return OffsetFetchResponsePartition(
                 partition_index=index,
                 committed_offset=-1,

@@ -112,7 +112,8 @@ class RollDriver:
                     _end(log, following, seal)
                 finally:
                     steps.end_roll(log)
-                return
+            steps.drop_old_snapshots(log)
+            return
 
 
 def _begin(log: ShardLog) -> Action:

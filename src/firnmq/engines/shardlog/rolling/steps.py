@@ -9,10 +9,14 @@ from zlib import crc32
 
 from firnmq.engines.catalog.segments import Segment, SegmentMeta, medium_of_new
 from firnmq.engines.shardlog.rolling.state import RollState
+from firnmq.engines.shardlog.snapshot import Snapshot, snapshot_at
 from firnmq.engines.shardlog.tail import Tail
+from firnmq.eventlog import EventLogger
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
+
+_log = EventLogger("engine")
 
 
 class Seal(NamedTuple):
@@ -20,8 +24,6 @@ class Seal(NamedTuple):
 
     sealed: SegmentMeta
     active: SegmentMeta
-    producers: tuple[tuple[int, bytes], ...]
-    """What is known of them where the sealed segment ends."""
 
 
 def is_old(log: ShardLog) -> bool:
@@ -45,13 +47,31 @@ def _jitter_ms(log: ShardLog, jitter_max_ms: int) -> int:
 
 
 def sync(log: ShardLog) -> None:
-    """Makes a frozen segment durable, and its index entries known. The lock is free while the
-    device works."""
+    """Makes a frozen segment durable, with its snapshot, and its index entries known. The lock is
+    free while the device works."""
     with log.lock:
         log.release_preallocation()
     log.tail.segment.bytes.sync()
     with log.lock:
         commit(log)
+        snapshot = snapshot_of(log)
+    if log.backend.snapshots is not None:
+        log.backend.snapshots.write(log.spec, snapshot)
+
+
+def snapshot_of(log: ShardLog) -> Snapshot:
+    """What the frozen log knows beside its records. The lock is held."""
+    return snapshot_at(log.tail.next_offset, log.producers, log.deletions)
+
+
+def drop_old_snapshots(log: ShardLog) -> None:
+    """Removes snapshots that nothing needs after a roll. What fails is left to the next roll."""
+    if log.backend.snapshots is not None:
+        metas = [segment.meta for segment in log.segments]
+        try:
+            log.backend.snapshots.drop_old(log.spec, metas)
+        except OSError as error:
+            _log.warning("snapshots_left_behind", shard=log.spec.name, error=str(error))
 
 
 def commit(log: ShardLog) -> None:
@@ -79,12 +99,12 @@ def seal_of(log: ShardLog) -> Seal:
         leader_epoch=log.spec.epoch,
         medium=medium_of_new(log.spec.config),
     )
-    return Seal(sealed, active, tuple(log.producers.snapshot()))
+    return Seal(sealed, active)
 
 
 def decide(log: ShardLog, seal: Seal) -> None:
     """Seals the segment and opens the next one: one durable change of the metadata."""
-    log.backend.state.roll(log.spec.uid, seal.sealed, seal.active, seal.producers)
+    log.backend.state.roll(log.spec.uid, seal.sealed, seal.active)
 
 
 def install(log: ShardLog, seal: Seal) -> None:
