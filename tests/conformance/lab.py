@@ -160,7 +160,7 @@ class Shard:
         if log.rolling.state is not RollState.IDLE:
             ended = (RollState.IDLE, RollState.CLOSED)
             with log.lock:
-                assert log.roll_ended.wait_for(lambda: log.rolling.state in ended, _WAIT_S_MAX)
+                assert log.change_ended.wait_for(lambda: log.rolling.state in ended, _WAIT_S_MAX)
 
     def read(
         self, offset: int, *, max_records: int = EVERYTHING, max_bytes: int = EVERYTHING

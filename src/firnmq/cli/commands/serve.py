@@ -156,6 +156,7 @@ def _serve_node(config: NodeConfig, data: Path, place: Place | None) -> None:
     from firnmq.server.descriptors import raise_descriptor_limit
     from firnmq.server.node import Node
     from firnmq.server.node import serve as run
+    from firnmq.server.short_collections import ShortCollections
 
     path = data
     if place is not None:
@@ -169,6 +170,7 @@ def _serve_node(config: NodeConfig, data: Path, place: Place | None) -> None:
         if place is None:
             _announce_node(started, data)
         gc.freeze()  # What is there now stays, so it need not be looked at again.
+        gc.callbacks.append(ShortCollections())
         gc.enable()
 
     with private_umask(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

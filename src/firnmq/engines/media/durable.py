@@ -21,7 +21,7 @@ from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import Producer, ProducerStates, pack_aborted, unpack_aborted
 from firnmq.engines.shardlog.rolling import ParkingBudget
 from firnmq.engines.shardlog.rolling.driver import RollDriver
-from firnmq.engines.shardlog.rolling.steps import unrolled
+from firnmq.engines.shardlog.rolling.steps import unchanging
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium, cold_bytes, cold_index
@@ -252,7 +252,7 @@ class DurableKeeper:
 
     def open(self, spec: ShardSpec, failed: ShardLog | None) -> ShardLog:
         if failed is not None:
-            with unrolled(failed):
+            with unchanging(failed):
                 pass  # The metadata must not change any more.
         found = open_log(spec, self._backend, self._backend.state, failed)
         found.log.parked.resume = self._pool.lane(spec.uid).resume
@@ -337,7 +337,7 @@ class DurableKeeper:
         with log.lock:
             if log.refusal is not None or not log.has_unsynced:
                 return
-            reached, segment = log.tail_checkpoint(), log.tail.segment
+            reached, segment = log.tail.checkpoint(), log.tail.segment
             cut_count = log.cut_count
         try:
             segment.bytes.sync()

@@ -211,6 +211,10 @@ class MemoryState:
         """Tells whose state this is, once the log is made."""
         self._log = log
 
+    def detach(self) -> None:
+        """Forgets the log, which is deleted; otherwise only a collection would free its memory."""
+        self._log = None
+
     def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
         """A roll within memory needs no entry in the catalog."""
 
