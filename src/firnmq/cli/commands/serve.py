@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 _PORT = click.IntRange(0, 65535)
 _STOPPING = "stopping  requests that have begun are answered first"
-_COLLECTED_OBJECTS = 10_000
-"""New objects after which Python looks for garbage in cycles, of which there is next to none here.
-After 700, its default, that is every batch with a thousand keys, and 2 % of the time."""
 
 
 @click.command()
@@ -159,6 +156,7 @@ def _serve_node(config: NodeConfig, data: Path, place: Place | None) -> None:
     from firnmq.server.descriptors import raise_descriptor_limit
     from firnmq.server.node import Node
     from firnmq.server.node import serve as run
+    from firnmq.server.short_collections import ShortCollections
 
     path = data
     if place is not None:
@@ -172,7 +170,7 @@ def _serve_node(config: NodeConfig, data: Path, place: Place | None) -> None:
         if place is None:
             _announce_node(started, data)
         gc.freeze()  # What is there now stays, so it need not be looked at again.
-        gc.set_threshold(_COLLECTED_OBJECTS)
+        gc.callbacks.append(ShortCollections())
         gc.enable()
 
     with private_umask(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

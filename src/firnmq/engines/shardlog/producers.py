@@ -26,6 +26,8 @@ from firnmq.record.batch import Buffer
 from firnmq.record.selection import OFFSET_END
 
 NO_PRODUCER = -1
+PRODUCER_REFUSALS = (ProducerFenced, OutOfOrderSequence, InvalidTransactionState)
+"""What a producer's batch may be refused with; the shard goes on."""
 BATCHES_KEPT = 5
 """As many requests as a client may have in flight, any of which it may send again."""
 _SEQUENCES = 2**31

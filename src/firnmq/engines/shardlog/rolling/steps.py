@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from firnmq.engines.catalog.segments import Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Segment, SegmentMeta, medium_of_new
 from firnmq.engines.shardlog.rolling.state import RollState
 from firnmq.engines.shardlog.snapshot import Snapshot, snapshot_at
 from firnmq.engines.shardlog.tail import Tail
@@ -76,7 +76,7 @@ def drop_old_snapshots(log: ShardLog) -> None:
 
 def commit(log: ShardLog) -> None:
     """Notes that all of the segment is synced. The lock is held."""
-    log.note_synced(log.tail_checkpoint())
+    log.note_synced(log.tail.checkpoint())
     log.commit_checkpoint()
 
 
@@ -97,6 +97,7 @@ def seal_of(log: ShardLog) -> Seal:
         base_offset=tail.next_offset,
         created_ms=now_ms,
         leader_epoch=log.spec.epoch,
+        medium=medium_of_new(log.spec.config),
     )
     return Seal(sealed, active)
 
@@ -116,28 +117,29 @@ def install(log: ShardLog, seal: Seal) -> None:
 
 
 @contextmanager
-def unrolled(log: ShardLog) -> Iterator[None]:
-    """The log's lock, while no roll is under way: for changes that must not meet one."""
+def unchanging(log: ShardLog) -> Iterator[None]:
+    """The log's lock, while neither a roll nor another change of the log is under way."""
     with log.lock:
-        wait_for_roll(log)
+        wait_for_changes(log)
         yield
 
 
-def wait_for_roll(log: ShardLog) -> None:
-    """Waits for the end of a roll that is under way. The lock is held; waiting releases it."""
-    while log.rolling.is_under_way:
-        log.roll_ended.wait()
+def wait_for_changes(log: ShardLog) -> None:
+    """Waits for the end of rolls and of changes that are under way. The lock is held; waiting
+    releases it."""
+    while log.rolling.is_under_way or log.is_changing:
+        log.change_ended.wait()
 
 
 def wait_until_idle(log: ShardLog) -> None:
-    """Waits for a roll that is wanted or under way. The lock is held; waiting releases it."""
-    while log.rolling.is_under_way or log.rolling.state is RollState.WANTED:
-        log.roll_ended.wait()
+    """The same, and for a roll that is only wanted."""
+    while log.rolling.is_under_way or log.is_changing or log.rolling.state is RollState.WANTED:
+        log.change_ended.wait()
 
 
 def end_roll(log: ShardLog) -> None:
     """Wakes threads that wait for the end of a roll, and has parked appends stored. The lock is
     held, so that no other append comes first."""
-    log.roll_ended.notify_all()
+    log.change_ended.notify_all()
     if log.parked:
         log.parked.resume()
