@@ -369,6 +369,18 @@ class DirectoryInUse(FirnError):
         self.holder = holder
 
 
+class SeveralProcesses(FirnError):
+    """The data directory belongs to several processes, and one alone does not open it."""
+
+    def __init__(self, path: str, count: int) -> None:
+        super().__init__(
+            f"{path} belongs to {count} processes: serve it with --processes {count}, and commands "
+            "go through them"
+        )
+        self.path = path
+        self.count = count
+
+
 class CannotListen(FirnError):
     """A listener's address is taken, not allowed, or not one of this machine."""
 
@@ -404,6 +416,20 @@ class CannotListen(FirnError):
         self.port = port
         self.cause = cause
         self.other = other
+
+
+class PortsTaken(FirnError):
+    """Other programs have some of the Kafka ports of several processes."""
+
+    def __init__(self, host: str, taken: Sequence[int], first: int, count: int) -> None:
+        shown = ", ".join(map(str, taken))
+        super().__init__(
+            f"other programs listen on {host}:{shown}; {count} processes need the ports {first} to "
+            f"{first + count - 1}: stop those programs, or set kafka.port to the first of {count} "
+            "free ports (0: any free ports)"
+        )
+        self.host = host
+        self.taken = taken
 
 
 class TimedOut(FirnError):

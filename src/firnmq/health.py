@@ -36,6 +36,8 @@ class ProblemKind(Enum):
     """The metadata or the key-value store refuses writes."""
     DISK_FULL = "disk_full"
     """The disk is full: appends are refused; reads and deletions continue."""
+    METADATA_AWAY = "metadata_away"
+    """The metadata of the cluster cannot be changed. What the node leads is served all the same."""
 
     @property
     def effect(self) -> str:
@@ -48,6 +50,9 @@ _EFFECTS = {
     ProblemKind.OBJECT_STORE_MISSING: "reads there fail; start the node with its object store",
     ProblemKind.DATABASE_FAILED: "changes are refused; the node reopens the database by itself",
     ProblemKind.DISK_FULL: "appends are refused; free some room, delete records or topics",
+    ProblemKind.METADATA_AWAY: (
+        "topics cannot be changed, and other nodes may take this one for gone; it waits"
+    ),
 }
 
 
@@ -131,8 +136,9 @@ class Health:
             return list(self._problems.values())
 
     def summary(self) -> list[str]:
-        """The number of problems of each kind, without names."""
-        counts = [(kind, self.count(kind)) for kind in ProblemKind]
+        """The number of problems of each kind that keeps the node from its work, without names."""
+        kinds = [kind for kind in ProblemKind if kind is not ProblemKind.METADATA_AWAY]
+        counts = [(kind, self.count(kind)) for kind in kinds]
         return [f"{kind.value}: {count}; {kind.effect}" for kind, count in counts if count]
 
     def count(self, kind: ProblemKind) -> int:

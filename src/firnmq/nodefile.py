@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 NAME = "node.json"
 LOCK_NAME = "LOCK"
+META_NAME = "meta.db"
+PROCESS_NAME = "process"
+"""Directories of a machine's processes: `process1` and so on, below the directory they share."""
 _LOCK_TEXT = "process {pid}\n"
 _LOCK_TEXT_BYTES_MAX = 64
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -66,6 +69,14 @@ def remove_node_file(directory: str | os.PathLike[str]) -> None:
         pass
 
 
+def process_count(directory: str | os.PathLike[str]) -> int:
+    """How many processes a data directory belongs to; 0 if it is a single node's, or none yet."""
+    count = 0
+    while os.path.isdir(os.path.join(directory, f"{PROCESS_NAME}{count + 1}")):
+        count += 1
+    return count
+
+
 def lock_text(pid: int) -> bytes:
     """What the holder of a directory's lock writes into it."""
     return _LOCK_TEXT.format(pid=pid).encode("ascii")
@@ -82,17 +93,27 @@ def node_serving(directory: str | os.PathLike[str]) -> NodeAddress | None:
     return address if _is_locked_by(directory, address.pid) else None
 
 
+def is_locked(directory: str | os.PathLike[str]) -> bool:
+    """Whether a process has the directory open."""
+    return _lock_holder(directory) is not None
+
+
 def _is_locked_by(directory: str | os.PathLike[str], pid: int) -> bool:
+    return _lock_holder(directory) == lock_text(pid)
+
+
+def _lock_holder(directory: str | os.PathLike[str]) -> bytes | None:
+    """What the holder of the lock has written into it; None if nothing holds it."""
     try:
         lock = os.open(os.path.join(directory, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
     try:
         # A shared lock for an instant: DirectoryLock tries more than once, so that this instant
         # keeps no node from starting.
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return os.pread(lock, _LOCK_TEXT_BYTES_MAX, 0) == lock_text(pid)
+        return os.pread(lock, _LOCK_TEXT_BYTES_MAX, 0)
     finally:
         os.close(lock)
-    return False
+    return None

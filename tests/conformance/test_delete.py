@@ -2,7 +2,7 @@
 
 import pytest
 
-from firnmq.errors import KeyNotFound, OffsetOutOfRange
+from firnmq.errors import Corruption, KeyNotFound, OffsetOutOfRange
 from firnmq.record import NewRecord, parse_header
 from tests.conformance.lab import Lab, Shard, numbered
 
@@ -217,3 +217,68 @@ def test_entries_are_no_records(small_segments: Shard) -> None:
     assert newest == (live[-1], 1000 + live[-1])
     shard.roll()
     assert everywhere(shard) == [live] * 4
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_what_is_deleted_already_takes_no_offset(lab: Lab, has_index: bool) -> None:
+    shard = lab.shard({"segment.bytes": 1024, "index.key": has_index})
+    filled(shard)
+    shard.delete_key(b"k1")
+    shard.delete(2, 3)
+    end = shard.end
+    assert end == 32
+    # 1. The same again, and the entries themselves.
+    for _ in range(3):
+        assert shard.engine.delete_by_key(shard.name, b"k1") is None
+        assert shard.engine.delete_by_offset(shard.name, [2, 3, 30, 31]) == []
+    assert shard.end == end
+    # 2. The same with a record of the key that is new.
+    shard.append(rich(33))
+    assert shard.engine.delete_by_key(shard.name, b"k1") == end + 1
+    assert shard.engine.delete_by_key(shard.name, b"k1") is None
+    live = [offset for offset in range(30) if offset % 4 != 1 and offset not in (2, 3)]
+    assert shard.offsets() == live
+    # 3. After the start has moved, and in other segments.
+    shard.roll()
+    shard.delete_before(10)
+    assert shard.engine.delete_by_key(shard.name, b"k1") is None
+    shard.append(rich(37), rich(38))
+    assert shard.engine.delete_by_key(shard.name, b"k1") == shard.end - 1
+    assert [offset for offset in shard.offsets() if offset < 30] == live[live.index(10) :]
+
+
+def test_reads_pass_over_thousands_of_entries(shard: Shard) -> None:
+    shard.append(*numbered(3_000))
+    for first in range(0, 1_000, 2):
+        shard.delete(first)
+    shard.append(*numbered(10))
+    live = [each for each in range(3_000) if each >= 1_000 or each % 2] + list(range(3_500, 3_510))
+    assert shard.offsets() == live
+    paged = []
+    at = 0
+    while at < shard.end:
+        page = shard.read(at, max_records=97)
+        paged += [record.offset for record in page.records()]
+        assert page.next_offset > at
+        at = page.next_offset
+    assert paged == live
+    assert [record.offset for record in shard.read(3_200).records()] == live[-10:]
+
+
+def test_a_damaged_batch_is_no_entry(own_lab: Lab) -> None:
+    """A bit that makes a control batch of records must not make them vanish."""
+    if own_lab.storage_type != "EngineSegment":
+        pytest.skip("the file is damaged on disk")
+    shard = own_lab.shard()
+    shard.append(*numbered(5))
+    shard.append(*numbered(5))
+    shard.delete(1)
+    own_lab.reopen()
+    (path,) = own_lab.path.glob("segments/*/*.log")
+    data = bytearray(path.read_bytes())
+    second = parse_header(data).size_bytes
+    data[second + 22] ^= 0x20  # The control bit of the batch's attributes.
+    path.write_bytes(data)
+    with pytest.raises(Corruption):
+        shard.offsets()
+    assert [record.offset for record in shard.read(0, max_records=4).records()] == [0, 2, 3, 4]

@@ -34,7 +34,8 @@ from firnmq.cli.node import (
     token_for,
     token_in,
 )
-from firnmq.nodefile import NodeAddress, node_serving, reachable_host
+from firnmq.errors import SeveralProcesses
+from firnmq.nodefile import NodeAddress, node_serving, process_count, reachable_host
 
 if TYPE_CHECKING:
     from firnmq.server import Store
@@ -229,6 +230,9 @@ def opened(
     """The store in the data directory, which must be there unless it may be made. The object store
     is that of the file, by default the one that FIRN_CONFIG names, or of FIRN_TIERING_URL."""
     data = unserved_directory()
+    count = process_count(data)
+    if count:
+        raise SeveralProcesses(str(data), count)
     if not create and not (data / "db").is_dir():
         raise NoDataDirectory(str(data))
     from firnmq.config import load_store_config, load_tiering_config

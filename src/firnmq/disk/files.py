@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,8 @@ IOV_MAX = 1024
 _OPEN_MODE = PRIVATE_FILE
 
 BLANK_BYTES_MAX = 256 * 1024
+_RESERVE_PAUSE_S = 60.0
+"""After blocks could not be reserved, which a full disk refuses first, none are for so long."""
 _BLANK = memoryview(bytes(BLANK_BYTES_MAX))
 
 
@@ -56,6 +59,7 @@ class FileCache:
         self._open_count = 0
         self._sync_count = 0
         self._written_bytes = 0
+        self._reserve_after_s = 0.0
 
     def create(self, path: Path) -> None:
         """Creates an empty file and its directories, durably. An existing file is unchanged."""
@@ -100,6 +104,15 @@ class FileCache:
         if not _WRITE_DURABLY:
             os.fdatasync(file.fd)
         self._sync_count += 1
+
+    def reserve(self, path: str, position: int, size: int) -> None:
+        """Allocates blocks for later writes; the file's length stays as it is. Best effort."""
+        if not gathered.IS_COMPILED or time.monotonic() < self._reserve_after_s:
+            return
+        try:
+            gathered.reserve_blocks(self._open(path).fd, position, size)
+        except OSError:  # The write itself reports what is wrong.
+            self._reserve_after_s = time.monotonic() + _RESERVE_PAUSE_S
 
     def read_at(self, path: str, position: int, size: int) -> bytes:
         """Up to `size` bytes from the position; fewer at the end of the file."""

@@ -19,5 +19,16 @@ cdef extern from *:
         (void) fd; (void) position; (void) size;
     }
     #endif
+    #ifdef FALLOC_FL_KEEP_SIZE
+    static int firn_reserve(int fd, long long position, long long size) {
+        return fallocate(fd, FALLOC_FL_KEEP_SIZE, position, size);
+    }
+    #else
+    static int firn_reserve(int fd, long long position, long long size) {
+        (void) fd; (void) position; (void) size;
+        return 0;
+    }
+    #endif
     """
     void firn_start_writing(int fd, long long position, long long size) nogil
+    int firn_reserve(int fd, long long position, long long size) nogil

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 # mypy: disable-error-code="untyped-decorator, no-any-return, name-defined, valid-type"
-"""A large durable write that keeps the device busy from its first part on.
+"""Large writes, with system calls that Python does not offer.
 
 With a plain write the device starts only at the sync, after everything is in the page cache. Here
 the device starts with each part while the next one is copied, and the sync at the end waits for the
@@ -73,6 +73,21 @@ def write_durably(
     if failure:
         raise OSError(failure, os.strerror(failure))
     return size
+
+
+def reserve_blocks(
+    descriptor: cython.int, position: cython.longlong, size: cython.longlong
+) -> None:
+    """Allocates blocks for a part of the file, whose length stays as it is. Does nothing on systems
+    that cannot."""
+    if not cython.compiled:
+        raise NotImplementedError("needs the compiled form; see IS_COMPILED")
+    failure: cython.int = 0
+    with cython.nogil:
+        if firn_reserve(descriptor, position, size) < 0:
+            failure = errno
+    if failure:
+        raise OSError(failure, os.strerror(failure))
 
 
 @cython.cfunc

@@ -1,7 +1,11 @@
-"""Preallocation: zeros written ahead of small durable appends, behind the last batch of a file.
+"""Preallocation: what a file has behind its last batch, for the appends to come.
 
-Without it, each append makes the file longer, and the file system writes its own metadata before
-the append is durable.
+Zeros are written ahead of small durable appends. Without them each append makes the file longer,
+and the file system writes its own metadata before the append is durable.
+
+Blocks are reserved ahead of larger appends, and the file's length stays as it is. Without that the
+file system looks for space once for every page of the page cache, which takes a third of the
+processor time of the write.
 """
 
 from __future__ import annotations
@@ -12,18 +16,23 @@ PREALLOCATION_BYTES_MIN = 32 * 1024
 """Half of a file's length is preallocated, so a file of less than twice this gets nothing."""
 SMALL_APPEND_BYTES = 32 * 1024
 """Up to this size, file system metadata is most of the cost of a durable append."""
+RESERVED_BYTES_MAX = 8 * 1024 * 1024
+RESERVED_BYTES_MIN = 1024 * 1024
+"""A quarter of a file's length is reserved, so a file of less than four times this gets nothing."""
 
 
 class Preallocation:
     """The preallocation of one file, whose owner passes the end of its content."""
 
-    __slots__ = ("_end", "_files", "_path")
+    __slots__ = ("_end", "_files", "_path", "_reserved_end")
 
     def __init__(self, files: FileCache, path: str) -> None:
         self._files = files
         self._path = path
         self._end = 0
-        """End of the allocated blocks; below the end of the content without preallocation."""
+        """End of the zeros; below the end of the content without preallocation."""
+        self._reserved_end = 0
+        """End of the reserved blocks, likewise."""
 
     def extend(self, position: int) -> bool:
         """Preallocates behind the end of the content if little is left; returns whether it did."""
@@ -35,15 +44,26 @@ class Preallocation:
         self._files.write_ahead(self._path, start, size)
         return True
 
+    def reserve(self, position: int, size: int) -> None:
+        """Reserves blocks for an append that is about to be made, and for those after it."""
+        end = position + size
+        if size <= SMALL_APPEND_BYTES or end <= self._reserved_end:
+            return
+        ahead = min(RESERVED_BYTES_MAX, position // 4)
+        if ahead >= RESERVED_BYTES_MIN:
+            start = max(self._reserved_end, position)
+            self._reserved_end = end + ahead  # Not asked for again if it is refused.
+            self._files.reserve(self._path, start, end + ahead - start)
+
     def release(self, position: int) -> None:
         """Truncates the file at the position; durable with the next sync."""
-        if self._end > position:
+        if max(self._end, self._reserved_end) > position:
             self._files.truncate(self._path, position, durable=False)
-            self._end = 0
+            self.forget()
 
     def forget(self) -> None:
         """The file was truncated."""
-        self._end = 0
+        self._end = self._reserved_end = 0
 
 
 def may_be_preallocated(position: int, size: int) -> bool:

@@ -44,10 +44,7 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.reading.survey import producers_of, status_of
-from firnmq.engines.shardlog.rolling.steps import (
-    unrolled,
-    wait_until_idle,
-)
+from firnmq.engines.shardlog.rolling.steps import unchanging, wait_until_idle
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.tiering import copies
 from firnmq.engines.tiering.api import SealedSource, TierCopy
@@ -355,7 +352,8 @@ class LogEngine:
 
     def delete_by_key(self, shard: str, key: bytes) -> int | None:
         """Deletes every record of the key below the offset that it returns; None if the shard has
-        no record of the key. The entry of the deletion takes an offset."""
+        no record of the key that is not deleted already. The entry of the deletion takes an offset.
+        """
         log = self._logs.writable(shard)
         deletion, for_table = deletion_of_key(log, key)
         self._delete(shard, deletion, for_table)
@@ -394,7 +392,7 @@ class LogEngine:
     def truncate(self, shard: str, offset: int) -> None:
         """Removes everything from the offset on, which must begin a batch of the active segment."""
         log = self._logs.writable(shard)
-        with unrolled(log):
+        with unchanging(log):
             _refuse(log)
             position = cut_position(log, offset)
             if position is None:
@@ -494,7 +492,7 @@ class LogEngine:
 
     def _of_copy(self, shard: str, change: Callable[[ShardLog], T]) -> T:
         log = self._logs.writable(shard)
-        with log.lock:
+        with unchanging(log):
             _refuse(log)
             try:
                 return change(log)
@@ -560,7 +558,7 @@ class LogEngine:
 
     def _change(self, shard: str, change: Callable[[ShardLog], T]) -> T:
         log = self._logs.writable(shard)
-        with unrolled(log):
+        with unchanging(log):
             _refuse(log)
             try:
                 changed = change(log)

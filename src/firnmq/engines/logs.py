@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.shardlog import ShardLog
-from firnmq.engines.shardlog.rolling.steps import wait_for_roll
+from firnmq.engines.shardlog.rolling.steps import wait_for_changes
 from firnmq.engines.troubles import ShardTroubles
 from firnmq.errors import (
     Closed,
@@ -85,7 +85,7 @@ class ShardLogs:
             if log is not None:
                 with log.lock:
                     log.refuse(ShardNotFound(spec.name))
-                    wait_for_roll(log)
+                    wait_for_changes(log)
                 held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
                 held.enter_context(log.lock)
             self._keeper.drop_shard(spec, log)
@@ -98,7 +98,7 @@ class ShardLogs:
             if log is not None:
                 with log.lock:
                     log.refuse(refusal)
-                    wait_for_roll(log)
+                    wait_for_changes(log)
                 held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
             self.troubles.forget(spec.name)
 

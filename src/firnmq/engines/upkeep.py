@@ -11,7 +11,7 @@ from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.logs import ShardLogs
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.shardlog import ShardLog
-from firnmq.engines.shardlog.rolling.steps import is_old, unrolled
+from firnmq.engines.shardlog.rolling.steps import is_old, unchanging
 from firnmq.errors import Corruption, FirnError, ShardNotFound, StorageFailed
 from firnmq.eventlog import EventLogger
 
@@ -82,7 +82,7 @@ class Upkeep:
     def _keep(self, log: ShardLog) -> None:
         if self._is_to_be_rolled(log):
             self._keeper.roll(log)
-        with unrolled(log):
+        with unchanging(log):
             if log.refusal is not None:
                 raise log.refusal
             self._retain(log)
@@ -110,6 +110,8 @@ class Upkeep:
         log.move_start(log.view.start_offset if end is None else end)
 
     def _forget_producers(self, log: ShardLog) -> None:
-        count = log.forget_idle_producers(self._producer_expiration_ms)
-        if count:
-            _log.info("producers_forgotten", shard=log.spec.name, count=count)
+        """Drops those that have stored nothing for so long. The lock is held."""
+        idle = log.producers.forget_idle(self._producer_expiration_ms, self._clock.now_ms())
+        if idle:
+            log.backend.forget_producers(log.spec, idle)
+            _log.info("producers_forgotten", shard=log.spec.name, count=len(idle))

@@ -16,7 +16,7 @@ def deleted_record(record: SegmentRecord) -> SegmentRecord:
 
 
 def sealed_record(
-    record: SegmentRecord, meta: SegmentMeta, producers: Sequence[tuple[int, bytes]]
+    record: SegmentRecord, meta: SegmentMeta, producers: Sequence[tuple[int, bytes]] = ()
 ) -> SegmentRecord:
     return msgspec.structs.replace(
         record,

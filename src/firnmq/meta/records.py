@@ -23,6 +23,7 @@ TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
 OFFSETS = "offsets/"
 RULES = "rules/"
+USERS = "users/"
 MEMBERS = "members/"
 COORDINATORS = "coordinators/"
 CLUSTER = "cluster"
@@ -126,7 +127,7 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     transactions: tuple[tuple[int, int, int], ...] = ()
     """Open at the end: producer id, epoch, first offset."""
     producers: tuple[tuple[int, bytes], ...] = ()
-    """Idempotent producers at the end: producer id, and state in its stored form."""
+    """Of an earlier version: idempotent producers at the end, by id, in their stored form."""
     tier: TierCopy | None = None
     """Its copy in the object store, in progress or finished."""
     is_local: bool = True
@@ -171,6 +172,14 @@ class RuleRecord(Record, frozen=True, kw_only=True):
     permission: str
 
 
+class UserEntry(Record, frozen=True, kw_only=True):
+    """What a cluster keeps of a user of the Kafka listeners: a row as a node that is alone has
+    it."""
+
+    key: bytes
+    value: bytes
+
+
 class NodeRecord(Record, frozen=True, kw_only=True):
     """A node that is there. In a cluster it belongs to the node's session."""
 
@@ -201,6 +210,16 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     directory_id: str
     """Of its data directory: no other one may take its place."""
     joined_ms: int
+
+
+class MarkRecord(Record, frozen=True, kw_only=True):
+    """How new a node's directory is at least."""
+
+    node: int
+    incarnation: int
+    mark: int
+    """Goes up while this incarnation stores something; the directory had it before."""
+    renewed_ms: int
 
 
 class CoordinatorRecord(Record, frozen=True, kw_only=True):
@@ -248,12 +267,20 @@ def segment_seq_of(key: str) -> int:
     return int(key.rsplit("/", 1)[1])
 
 
+def shard_of_segment(key: str) -> str:
+    return key.removeprefix(SEGMENTS).rpartition("/")[0]
+
+
 def node_key(node: int) -> str:
     return f"{NODES}{node:010d}"
 
 
 def member_key(node: int) -> str:
     return f"{MEMBERS}{node:010d}"
+
+
+def mark_key(node: int) -> str:
+    return f"marks/{node:010d}"
 
 
 def coordinator_key(slot: int) -> str:

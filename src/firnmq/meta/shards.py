@@ -16,7 +16,12 @@ import msgspec
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
-from firnmq.engines.catalog.segments import IllegalTransition, SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import (
+    IllegalTransition,
+    SegmentMeta,
+    SegmentState,
+    medium_of_new,
+)
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import (
@@ -54,6 +59,7 @@ from firnmq.meta.records import (
     segment_seq_of,
     segments_prefix,
     shard_key,
+    shard_of_segment,
 )
 
 _log = EventLogger("meta")
@@ -144,7 +150,9 @@ class MetaShards:
         leaders: Mapping[str, Replica] | None,
     ) -> tuple[int, list[ShardSpec]]:
         options = None if topic_id is not None else config.options()
-        first = SegmentMeta(seq=0, base_offset=0, created_ms=self._now())
+        first = SegmentMeta(
+            seq=0, base_offset=0, created_ms=self._now(), medium=medium_of_new(config)
+        )
         own_segment = encode(self._active(first))
         while True:
             counter = self._store.get(NEXT_UID)
@@ -308,19 +316,13 @@ class MetaShards:
         return None if entry is None else meta_of(seq, decode(entry, SegmentRecord))
 
     def producers(self, uid: int, seq: int) -> tuple[tuple[int, bytes], ...]:
-        """Idempotent producers at the end of a sealed segment."""
+        """Idempotent producers at the end of a segment that an earlier version has sealed."""
         return decode(self._segment(self._name(uid), seq), SegmentRecord).producers
 
     def active_seq(self, uid: int) -> int:
         return self._shard(uid)[1].active
 
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None:
+    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
         """Seals the active segment and activates the next one, in one transaction."""
         name = self._name(uid)
         entry, segment = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
@@ -330,7 +332,7 @@ class MetaShards:
         self._txn(
             [Compare.unchanged(entry), Compare.unchanged(shard_entry)],
             {
-                entry.key: sealed_record(segment, sealed, producers),
+                entry.key: sealed_record(segment, sealed),
                 segment_key(name, active.seq): self._active(active),
                 shard_entry.key: msgspec.structs.replace(shard, active=active.seq),
             },
@@ -378,7 +380,7 @@ class MetaShards:
                 continue
             record = decode(entry, SegmentRecord)
             if record.state is SegmentState.DELETED and record.tier is not None:
-                shard = entry.key.removeprefix(SEGMENTS).rpartition("/")[0]
+                shard = shard_of_segment(entry.key)
                 found.append((shard, meta_of(segment_seq_of(entry.key), record)))
         return found
 

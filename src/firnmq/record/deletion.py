@@ -55,6 +55,12 @@ class Deletion(NamedTuple):
         last = self.offsets[-1] + 1 if self.offsets else 0
         return max(last, *(below for _, below in self.keys), 0)
 
+    def begins_below(self, start_offset: int) -> bool:
+        """Whether some of it is about records below the offset alone."""
+        if self.offsets and self.offsets[0] < start_offset:
+            return True
+        return any(below <= start_offset for _, below in self.keys)
+
     def above(self, start_offset: int) -> Deletion:
         """What of it is about records at or above the offset."""
         return Deletion(

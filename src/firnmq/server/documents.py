@@ -410,6 +410,22 @@ class StorageProblem(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class ProcessStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several processes of a machine."""
+
+    process: int
+    node_id: int
+    state: str
+    """ready, failing, stopping or away."""
+    kafka: str = ""
+    started_ms: int = 0
+    leaders: int = 0
+    """Shards that it leads."""
+    stored_bytes: int = 0
+    connection_count: int = 0
+    queued_requests: int = 0
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     node_id: int
@@ -433,6 +449,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the object store is: `ok`, `unknown`, or the kind of failure; None without one."""
     problems: list[StorageProblem] = []
     """What is wrong with the storage, oldest first, at most a hundred."""
+    processes: list[ProcessStatus] = []
+    """Of a machine that is served by several; the numbers above are then those of all together."""
 
 
 class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -446,6 +464,9 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     registered_ms: int
     leaders: int
     """Shards that it leads; while it is away, so are they."""
+    stored_bytes: int | None = None
+    """Of those shards. An active segment counts once it was used since the node's start. None if
+    the node does not answer."""
     coordinator_slots: int
     """Of 64, over which groups are spread; those without a node get one when they are used."""
     kafka: str

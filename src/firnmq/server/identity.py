@@ -18,6 +18,7 @@ from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY
 from firnmq.errors import Corruption, OtherFormat
 from firnmq.meta import Compare, Entry, MetaStore, NodeIdentity, register_node
 from firnmq.meta.records import (
+    CLUSTER,
     NODES,
     SHARDS,
     Incarnation,
@@ -27,18 +28,21 @@ from firnmq.meta.records import (
 )
 
 FIRST_NODE = 1
-_META_KEY = "directory"
-STATE_KEY = b"D"
+SINGLE_KEY = "directory"
+"""The id of the directory whose metadata this is, if it is of a node that is alone."""
+_STATE_KEY = b"D"
 _KEY_END = b"\xff" * 16
 """After every existing key, in any family."""
 
 
-class DirectoryRecord(msgspec.Struct, frozen=True):
+class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The key-value store's record of the metadata that it belongs to."""
 
     directory_id: str
     node: int
     incarnation: int
+    mark: int = 0
+    """Of a cluster's node: goes up while the node stores something."""
 
 
 def register_directory(
@@ -48,52 +52,65 @@ def register_directory(
 
     It needs no session: the lock on the directory excludes other processes.
     """
-    entry, known = meta.get(_META_KEY), known_directory(kv)
+    entry, _ = check_directory(path, kv, meta)
+    if entry is None:  # First here: metadata without shards may stand alone, shards may not.
+        _refuse_foreign(path, kv)
+        directory_id = uuid.uuid4().hex
+        meta.txn([Compare.absent(SINGLE_KEY)], {SINGLE_KEY: directory_id.encode()})
+    else:
+        directory_id = entry.value.decode()
+    identity = register_node(meta, _last_node(meta) if node is None else node, clock)
+    write_down(kv, DirectoryRecord(directory_id, identity.node, identity.incarnation))
+    return identity
+
+
+def check_directory(
+    path: Path, kv: KeyValueStore, meta: MetaStore
+) -> tuple[Entry | None, DirectoryRecord | None]:
+    """What both databases of a node that is alone say of the directory; Corruption if they do not
+    belong together."""
+    entry, known = meta.get(SINGLE_KEY), known_directory(kv)
     reason = _difference(meta, entry, known)
     if reason is not None:
         text = f"{reason}; put meta.db and db back from the same copy of the directory"
         raise Corruption(text, where=str(path))
-    if entry is None:  # First here: metadata without shards may stand alone, shards may not.
-        _refuse_foreign(path, kv)
-        directory_id = uuid.uuid4().hex
-        meta.txn([Compare.absent(_META_KEY)], {_META_KEY: directory_id.encode()})
-    else:
-        directory_id = entry.value.decode()
-    identity = register_node(meta, _last_node(meta) if node is None else node, clock)
-    record = DirectoryRecord(directory_id, identity.node, identity.incarnation)
+    return entry, known
+
+
+def write_down(kv: KeyValueStore, record: DirectoryRecord) -> None:
+    """Returns once the directory has its record durably."""
     with kv.batch() as batch:
-        batch.put(Family.STATE, STATE_KEY, msgspec.msgpack.encode(record))
+        batch.put(Family.STATE, _STATE_KEY, msgspec.msgpack.encode(record))
     kv.sync()
-    return identity
 
 
 def single_directory(meta: MetaStore) -> bool:
     """Whether the metadata is that of a node that is alone."""
-    return meta.get(_META_KEY) is not None
+    return meta.get(SINGLE_KEY) is not None
 
 
 def directory_id(meta: MetaStore) -> str:
     """The id of a registered directory."""
-    entry = meta.get(_META_KEY)
+    entry = meta.get(SINGLE_KEY)
     if entry is None:
-        raise Corruption("the directory has no name", where=_META_KEY)
+        raise Corruption("the directory has no name", where=SINGLE_KEY)
     return entry.value.decode()
 
 
 def known_directory(kv: KeyValueStore) -> DirectoryRecord | None:
-    stored = kv.get(Family.STATE, STATE_KEY)
+    stored = kv.get(Family.STATE, _STATE_KEY)
     if stored is None:
         return None
     try:
         return msgspec.msgpack.decode(stored, type=DirectoryRecord)
     except msgspec.MsgspecError as error:
-        raise Corruption(str(error), where=f"state entry {STATE_KEY!r}") from error
+        raise Corruption(str(error), where=f"state entry {_STATE_KEY!r}") from error
 
 
 def _difference(meta: MetaStore, entry: Entry | None, known: DirectoryRecord | None) -> str | None:
     if entry is None:
         if known is None:
-            return None
+            return None if meta.get(CLUSTER) is None else "the metadata is a cluster's"
         return "the metadata is gone, or it is a cluster's: then start it with [cluster]"
     if known is None:
         return "the key-value store is gone" if meta.range(SHARDS).entries else None

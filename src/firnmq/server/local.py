@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -38,24 +38,27 @@ from firnmq.disk.pool import PoolLimits, PoolStatistics
 from firnmq.disk.private import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
 from firnmq.disk.reserve import Reserve
 from firnmq.engines import CompactionCounts, Engine, ShardState
+from firnmq.engines.catalog.segments import SegmentState
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.media.durable import ByteLayout, DurableBackend
 from firnmq.engines.media.files import segment_engine, segment_layout
-from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY
+from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY, SHARED_DIRECTORY
+from firnmq.engines.media.layouts import LayoutByMedium, SharedFile
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
+from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium
 from firnmq.engines.verify.verifier import Verifier
-from firnmq.errors import NoTiering
+from firnmq.errors import FirnError, NoTiering, SeveralProcesses
 from firnmq.eventlog import EventLogger
 from firnmq.health import Health
 from firnmq.meta import MetaCache, MetaShards, MetaStore, SqliteMetaStore
-from firnmq.meta.records import NODES
-from firnmq.nodefile import LOCK_NAME
+from firnmq.meta.records import NODES, SEGMENTS, SegmentRecord, decode, shard_of_segment
+from firnmq.nodefile import LOCK_NAME, META_NAME, process_count
 from firnmq.server.diskguard import DiskGuard
 from firnmq.server.housekeeper import Housekeeper
 from firnmq.server.identity import register_directory
@@ -65,8 +68,8 @@ from firnmq.server.tier import CACHE_DIRECTORY, Tier, open_object_store
 from firnmq.tiering.move.mover import TierMover
 from firnmq.tiering.stores import ObjectStore
 
-_DATABASE_DIRECTORY = "db"
-META_NAME = "meta.db"
+_FILE_DIRECTORIES = (SEGMENT_DIRECTORY, SHARED_DIRECTORY)
+DATABASE_DIRECTORY = "db"
 _JUDGE_THREADS = min(os.cpu_count() or 1, 4)
 """Threads that validate large batches of clients. Each holds one decompressed batch, so that their
 number bounds the memory that clients can make the node allocate: 128 MiB each."""
@@ -116,6 +119,9 @@ class LocalStore:
         self.health = Health(self.clock)
         """The present problems of the storage."""
         self.files = files or FileCache(open_max=self.config.open_files)
+        count = process_count(path)
+        if count:
+            raise SeveralProcesses(str(path), count)
         with ExitStack() as opened:
             opened.callback(DirectoryLock(path).release)
             reserve = open_reserve(path, self.config.disk_reserve_bytes)
@@ -126,17 +132,18 @@ class LocalStore:
             else:
                 self.meta = member.open_meta(self.clock)
             opened.callback(self.meta.close)
-            self.kv = open_kv(path / _DATABASE_DIRECTORY)
+            self.kv = open_kv(path / DATABASE_DIRECTORY)
             opened.callback(self.kv.close)
             if isinstance(self.meta, SqliteMetaStore) and member is None:
                 self.guard.watch(META_NAME, self.meta)
-            self.guard.watch(_DATABASE_DIRECTORY, self.kv)
+            self.guard.watch(DATABASE_DIRECTORY, self.kv)
             self.guard.reclaim_from(self.kv)
             sync_directory(path)  # RocksDB syncs its directory, but not that there is one.
             if member is None:
                 self.node = register_directory(path, self.kv, self.meta, self.clock, node)
             else:
                 self.node = member.join(path, self.kv, self.meta, self.clock)
+                opened.callback(member.mark.close)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
             self.guard.look()
             if background:
@@ -149,13 +156,18 @@ class LocalStore:
         """Makes a directory private that an earlier version, or mkdir, has left accessible to other
         users: it holds password hashes."""
         count = make_private(
-            self.path, META_NAME, _DATABASE_DIRECTORY, SEGMENT_DIRECTORY, CACHE_DIRECTORY, LOCK_NAME
+            self.path,
+            META_NAME,
+            DATABASE_DIRECTORY,
+            *_FILE_DIRECTORIES,
+            CACHE_DIRECTORY,
+            LOCK_NAME,
         )
         if count:
             _log.info("permissions_tightened", path=self.path, entries=count)
         # RocksDB and SQLite create files by the umask, which belongs to the embedding program. The
         # directory's mode protects those of RocksDB; SQLite uses the mode of its database file.
-        (self.path / _DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        (self.path / DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
         if self.member is None:
             (self.path / META_NAME).touch(mode=PRIVATE_FILE)
 
@@ -173,6 +185,7 @@ class LocalStore:
         run_blocking(self.manager.clean_up())
         with ExitStack() as turns:
             turns.callback(self.manager.follow_topics)
+            turns.callback(self.shared.reclaim, is_stopping)
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
@@ -182,6 +195,24 @@ class LocalStore:
         if self.tier is None:
             raise NoTiering
         return self.tier.mover
+
+    def stored_bytes(self) -> int:
+        """Bytes of this node's shards. An active segment counts once its log is open."""
+        sealed: dict[str, int] = {}
+        for entry in self.cache.below(SEGMENTS):
+            record = decode(entry, SegmentRecord)
+            if record.is_local and record.state is not SegmentState.DELETED:
+                shard = shard_of_segment(entry.key)
+                sealed[shard] = sealed.get(shard, 0) + record.length
+        total = 0
+        for spec in self.shards.shards():
+            engine = self.engines[spec.config.storage_type]
+            if not engine.is_open(spec.name):
+                total += sealed.get(spec.name, 0)
+                continue
+            with suppress(FirnError):  # It is being deleted, or cannot be read.
+                total += engine.status(spec.name).length_bytes
+        return total
 
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them."""
@@ -224,13 +255,12 @@ class LocalStore:
         opened.callback(partial(self._cold_readers.shutdown, cancel_futures=True))
         self.state = ShardState(self.kv, shards)
         layout = segment_layout(path, self.files)
+        self._open_shared(opened)
         layouts: dict[str, ByteLayout] = {
-            StorageType.SEGMENT.value: layout,
+            StorageType.SEGMENT.value: LayoutByMedium(layout, self.shared),
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = DurableBackend(
-            self.kv, self.state, clock, layouts, self.health, self._cold, self._replication
-        )
+        backend = self._backend(layouts)
         self._open_pool(opened, backend)
         judges = ThreadPoolExecutor(_JUDGE_THREADS, thread_name_prefix="firn-judge")
         opened.callback(judges.shutdown)
@@ -258,6 +288,7 @@ class LocalStore:
             state=self.state,
             layouts=layouts,
             directory=path / SEGMENT_DIRECTORY,
+            shared=self.shared,
             memory_log=memory.log,
             wait_for_roll=self._wait_for_roll,
             shown_length=self._shown_length,
@@ -273,6 +304,31 @@ class LocalStore:
             for topic in run_blocking(self.manager.finish_interrupted()):
                 _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
+
+    def _backend(self, layouts: dict[str, ByteLayout]) -> DurableBackend:
+        return DurableBackend(
+            self.kv,
+            self.state,
+            self.clock,
+            layouts,
+            self.health,
+            self._cold,
+            self._replication,
+            shared=self.shared,
+            snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
+        )
+
+    def _open_shared(self, opened: ExitStack) -> None:
+        """The files of topics with segment.layout=shared-file, recovered."""
+        self.shared = SharedFile(
+            self.path / SHARED_DIRECTORY,
+            self.files,
+            self.kv,
+            lane_count=self.config.io_workers,
+            shard_uids={spec.uid for spec in self.shards.shards()},
+            file_bytes=self.config.shared_file_bytes,
+        )
+        opened.callback(self.shared.close)
 
     def _open_catalog(self, opened: ExitStack) -> MetaShards:
         """What exists, as the metadata has it."""
@@ -292,6 +348,7 @@ class LocalStore:
         specs = self.shards.shards()
         names, uids = {spec.name for spec in specs}, {spec.uid for spec in specs}
         sweep_strays(self.path / SEGMENT_DIRECTORY, self.kv, self.state, names, uids)
+        self.shared.drop_others(uids)
         follower = ShardFollower(
             self.node.node,
             self.cache,
@@ -301,6 +358,7 @@ class LocalStore:
         )
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
+        member.mark.start(lambda: self.pool.turn_count)
         member.serve(self.catalog, drivers, follower)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:

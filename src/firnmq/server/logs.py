@@ -15,9 +15,12 @@ from firnmq.config import LogConfig
 class EventFormatter(logging.Formatter):
     """Formats events with their fields, and log records of libraries as events."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, process: int | None = None) -> None:
+        """`process`: the number that every event carries, if several processes write to one
+        place."""
         super().__init__()
         self._as_json = as_json
+        self._more = {} if process is None else {"process": process}
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC)
@@ -25,6 +28,7 @@ class EventFormatter(logging.Formatter):
         fields = dict(getattr(record, "fields", {}))
         if event is None:
             event, fields = "message", {"text": record.getMessage()}
+        fields |= self._more
         if record.exc_info and record.exc_info[0] is not None:
             fields["traceback"] = self.formatException(record.exc_info)
         component = record.name.removeprefix("firnmq.")
@@ -42,10 +46,12 @@ class EventFormatter(logging.Formatter):
         return _printable(f"{stamp} {record.levelname.lower():<7} {component} {event}{shown}")
 
 
-def configure_logs(config: LogConfig, stream: IO[str] | None = None) -> None:
+def configure_logs(
+    config: LogConfig, stream: IO[str] | None = None, *, process: int | None = None
+) -> None:
     """Sends every log record of the process to one place."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(EventFormatter(as_json=config.json))
+    handler.setFormatter(EventFormatter(as_json=config.json, process=process))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("firnmq").setLevel(config.level.upper())
 

@@ -2,7 +2,8 @@
 
 A directory has its node number for good, and a number has one directory. Each start takes the next
 incarnation, and writes it down in the directory first: so a directory that knows less than the
-metadata is an old copy, whose records may be missing, and is refused.
+metadata is an old copy, whose records may be missing, and is refused. So is one with an older mark
+(`directory_mark.py`).
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ import os
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from firnmq.adapter import EngineStorageAdapter, TopicCatalog
 from firnmq.adapter.forwarding import ClusterDriver, ShardFollower, ShardService
 from firnmq.clock import Clock
 from firnmq.cluster.config import ClusterConfig
-from firnmq.cluster.nodes.cluster import Cluster
+from firnmq.cluster.nodes.cluster import PING, Cluster
 from firnmq.cluster.nodes.registration import Registration
+from firnmq.cluster.peers import PeerNetwork
 from firnmq.config import MetaConfig
-from firnmq.disk import Family, KeyValueStore
+from firnmq.disk import KeyValueStore, run_blocking
 from firnmq.disk.private import PRIVATE_FILE
 from firnmq.engines import Engine
-from firnmq.errors import Corruption, InvalidArgument, NodeUnavailable
+from firnmq.errors import Corruption, FirnError, InvalidArgument, NodeUnavailable
+from firnmq.health import Health, ProblemKind
 from firnmq.meta import (
     Compare,
     MetaCache,
@@ -46,11 +48,20 @@ from firnmq.meta.records import (
     encode,
     incarnation_key,
     member_key,
+    node_key,
 )
-from firnmq.nodefile import joined_address, reachable_host
-from firnmq.server.identity import STATE_KEY, DirectoryRecord, known_directory, single_directory
+from firnmq.nodefile import joined_address, reachable_host, split_address
+from firnmq.server.directory_mark import DirectoryMark, check_mark
+from firnmq.server.identity import (
+    DirectoryRecord,
+    known_directory,
+    single_directory,
+    write_down,
+)
 
 _SECRET_BYTES = 32
+_SECOND_S = 1.0
+"""How long a process that is listed as this node has to answer."""
 _FORWARD_THREADS = 32
 """Threads that wait for other nodes: for reads of clients that ask the wrong node, and for changes
 of topics."""
@@ -68,6 +79,7 @@ class ClusterMember:
         self.cluster_id = ""
         self.cluster: Cluster
         self.service: ShardService
+        self.mark: DirectoryMark
         self.peer_port = 0
 
     def open_meta(self, clock: Clock) -> MetaStore:
@@ -101,15 +113,40 @@ class ClusterMember:
                 raise Corruption(text, where=str(path))
             if (known.directory_id, known.node) != (directory_id, self.node):
                 raise Corruption(f"it is not the directory of node {self.node}", where=str(path))
+        self._refuse_second(meta)
         _check_age(path, meta, known, self.node)
         last = _incarnation(meta, self.node)
-        _write_down(kv, DirectoryRecord(directory_id, self.node, last + 1))
+        record = DirectoryRecord(directory_id, self.node, last + 1)
+        write_down(kv, record)
         if entry is None:
             self._enter(meta, directory_id, clock, path)
         identity = take_incarnation(meta, self.node)
         if identity.incarnation != last + 1:  # Another process was faster.
-            _write_down(kv, DirectoryRecord(directory_id, self.node, identity.incarnation))
+            record = DirectoryRecord(directory_id, self.node, identity.incarnation)
+            write_down(kv, record)
+        self.mark = DirectoryMark(kv, meta, identity, record, clock)
         return identity
+
+    def _refuse_second(self, meta: MetaStore) -> None:
+        """InvalidArgument if a process that is this node answers: it has another directory, or this
+        one is a copy."""
+        entry = meta.get(node_key(self.node))
+        address = "" if entry is None else decode(entry, NodeRecord).peers
+        if not address:
+            return
+        where = split_address(address)
+        asking = PeerNetwork(self.node, self.secret, lambda _: where, self._certificates)
+        try:
+            run_blocking(_answers(asking, self.node))
+        except FirnError:
+            return  # What is listed has ended, or will not serve any more when it goes on.
+        finally:
+            asking.close()
+        text = (
+            f"node {self.node} runs already and answers at {address}; stop it first, or give "
+            "this one a number of its own"
+        )
+        raise InvalidArgument("kafka.node_id", text)
 
     def _enter(self, meta: MetaStore, directory_id: str, clock: Clock, path: Path) -> None:
         key = member_key(self.node)
@@ -149,7 +186,12 @@ class ClusterMember:
         )
 
     def register(
-        self, clock: Clock, kafka: str, http: str, on_superseded: Callable[[], None]
+        self,
+        clock: Clock,
+        health: Health,
+        kafka: str,
+        http: str,
+        on_superseded: Callable[[], None],
     ) -> None:
         """Lists the node: clients are sent to it, and other nodes reach it."""
         host = self.config.advertised_host or reachable_host(self.config.host).strip("[]")
@@ -168,6 +210,7 @@ class ClusterMember:
                 identity,
                 record,
                 on_superseded,
+                partial(_tell, health),
                 ttl_s=self.config.session_ttl_ms / 1000,
             )
         except TxnConflict:
@@ -178,6 +221,13 @@ class ClusterMember:
         """Ends the listing, before the node stops to answer."""
         if self.cluster.registration is not None:
             self.cluster.registration.close()
+
+
+def _tell(health: Health, error: FirnError | None) -> None:
+    if error is None:
+        health.clear(ProblemKind.METADATA_AWAY, "")
+    else:
+        health.report(ProblemKind.METADATA_AWAY, "", error)
 
 
 def _cluster_record(meta: MetaStore, clock: Clock) -> ClusterRecord:
@@ -204,6 +254,8 @@ def _check_age(path: Path, meta: MetaStore, known: DirectoryRecord | None, node:
             f"{known.incarnation}, the node as {last}; start the node with its present directory"
         )
         raise Corruption(text, where=str(path))
+    if known is not None:
+        check_mark(path, meta, known)
 
 
 def _incarnation(meta: MetaStore, node: int) -> int:
@@ -211,7 +263,5 @@ def _incarnation(meta: MetaStore, node: int) -> int:
     return 0 if entry is None else decode(entry, Incarnation).incarnation
 
 
-def _write_down(kv: KeyValueStore, record: DirectoryRecord) -> None:
-    with kv.batch() as batch:
-        batch.put(Family.STATE, STATE_KEY, msgspec.msgpack.encode(record))
-    kv.sync()
+async def _answers(asking: PeerNetwork, node: int) -> None:
+    await asking.call(node, PING, b"", lambda value, raw: None, timeout_s=_SECOND_S)

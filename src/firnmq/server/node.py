@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoo
 from firnmq.brokers.security import Authenticator, UserStore
 from firnmq.brokers.security.acl import Authorizer, RuleStore
 from firnmq.brokers.security.principal import CertificateNames
+from firnmq.brokers.security.users import MetaUserRows
 from firnmq.errors import CannotListen
 from firnmq.eventlog import EventLogger
 from firnmq.lake.plans.wire import HTTP_URL
@@ -35,13 +36,15 @@ from firnmq.nodefile import (
     remove_node_file,
     write_node_file,
 )
-from firnmq.server.admin.http.listener import AdminListener, taken_port
-from firnmq.server.admin.http.token import admin_token, check_token_file
+from firnmq.server.admin.http.listener import AdminListener
+from firnmq.server.admin.http.token import AdminToken, admin_token, check_token_file
 from firnmq.server.admin.parts import AnswerCommand, NodeParts
 from firnmq.server.descriptors import DescriptorShares, descriptor_limit, share_out, within
 from firnmq.server.local import LocalStore
 from firnmq.server.member import ClusterMember
+from firnmq.server.processes.place import Place
 from firnmq.server.settings import NodeConfig
+from firnmq.server.sockets import taken_port
 
 if TYPE_CHECKING:
     import ssl
@@ -58,8 +61,11 @@ class Node:
         path: Path,
         config: NodeConfig | None = None,
         answer_command: AnswerCommand | None = None,
+        place: Place | None = None,
     ) -> None:
+        """`place`: which of several processes of the machine this is, by default the only one."""
         self._path = path
+        self._place = place
         self._answer_command = answer_command
         self.config = config or NodeConfig()
         self._stack = AsyncExitStack()
@@ -80,7 +86,7 @@ class Node:
         tls, names = self._tls(), self._certificate_names()
         if config.admin.enabled:
             check_token_file(config.admin)
-            self.admin = self._admin_listener()
+            self.admin = self._admin_listener(config)
             self._stack.push_async_callback(self.admin.stop)
         local = self._open_store()
         member = local.member
@@ -112,7 +118,7 @@ class Node:
             config=config.kafka.groups,
         )
         await self._stack.enter_async_context(expiry)
-        users, rules = UserStore(local.kv), RuleStore(local.meta, local.cache)
+        users, rules = self._users(local), RuleStore(local.meta, local.cache)
         self.broker = KafkaBroker(
             storage,
             config=config.kafka,
@@ -144,16 +150,21 @@ class Node:
                 users=users,
                 rules=rules,
                 started_ms=local.clock.now_ms(),
+                place=self._place,
                 answer_command=self._answer_command,
                 stopping=self.admin.stopping,
             )
-            token = admin_token(self._path, config.admin, config.security)
-            if token is not None:
-                _log.info("admin_token", path=token.path.resolve(), is_new=token.is_new)
-            self.admin.start(parts, token)
+            self.admin.start(parts, self._admin_token(config))
         if member is not None:
             await self._register(member, local)
         self._write_address()
+
+    def _admin_token(self, config: NodeConfig) -> AdminToken | None:
+        where = self._path if self._place is None else self._place.directory
+        token = admin_token(where, config.admin, config.security)
+        if token is not None:
+            _log.info("admin_token", path=token.path.resolve(), is_new=token.is_new)
+        return token
 
     async def _register(self, member: ClusterMember, local: LocalStore) -> None:
         """Lists the node among those that clients and other nodes are sent to."""
@@ -166,12 +177,26 @@ class Node:
             """Another process has become this node: this one stops, as if it was told to."""
             os.kill(os.getpid(), signal.SIGTERM)
 
-        await loop.run_in_executor(None, member.register, local.clock, kafka, http, superseded)
+        await loop.run_in_executor(
+            None, member.register, local.clock, local.health, kafka, http, superseded
+        )
 
         async def unregister() -> None:
             await loop.run_in_executor(None, member.unregister)
 
         self._stack.push_async_callback(unregister)
+
+    def _users(self, local: LocalStore) -> UserStore:
+        """A node that is alone keeps its users itself. Those of a cluster are in the metadata, and
+        any node may remove one."""
+        if local.member is None:
+            return UserStore(local.kv)
+        rows, loop = MetaUserRows(local.meta, local.cache), asyncio.get_running_loop()
+        rows.on_removed = lambda name: _soon(loop, self._close_user, name)
+        return UserStore(rows)
+
+    def _close_user(self, name: str) -> None:
+        self.broker.close_user(name)
 
     def _open_store(self) -> LocalStore:
         config, member = self.config, None
@@ -187,11 +212,13 @@ class Node:
         self._stack.callback(local.close)
         return local
 
-    def _admin_listener(self) -> AdminListener:
+    def _admin_listener(self, config: NodeConfig) -> AdminListener:
         """Bound. If its port cannot be had, the error also says whether the Kafka port can."""
-        kafka = self.config.kafka
+        kafka = config.kafka
         try:
-            return AdminListener(self.config.admin)
+            return AdminListener(
+                config.admin, None if self._place is None else self._place.listening
+            )
         except CannotListen as error:
             other = taken_port("kafka", kafka.host, kafka.port)
             if other is None:
@@ -295,6 +322,11 @@ class _OtherNodes:
 def _other_nodes(member: ClusterMember | None, local: LocalStore) -> _OtherNodes | None:
     """None if the node is alone."""
     return None if member is None else _OtherNodes(member, local)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[str], object], name: str) -> None:
+    with suppress(RuntimeError):  # The loop has ended: nothing is left to do.
+        loop.call_soon_threadsafe(function, name)
 
 
 def _log_descriptors(shares: DescriptorShares) -> None:

@@ -48,14 +48,15 @@ class Nodes:
             shared["FIRN_CLUSTER_META_FILE"] = str(directory / "cluster.db")
         else:
             shared["FIRN_META_ENDPOINTS"] = ",".join(etcd.endpoints)
+        self._shared = {**QUICK, **shared, **(settings or {})}
         self.processes = {
-            number: NodeProcess(
-                directory / f"node{number}",
-                {**QUICK, **shared, **(settings or {}), "FIRN_KAFKA_NODE_ID": str(number)},
-            )
+            number: NodeProcess(directory / f"node{number}", self.settings(number))
             for number in range(1, count + 1)
         }
         self.directory = directory
+
+    def settings(self, number: int) -> dict[str, str]:
+        return {**self._shared, "FIRN_KAFKA_NODE_ID": str(number)}
 
     def start(self) -> None:
         for process in self.processes.values():

@@ -96,6 +96,10 @@ class NodeProcess:
         for drain in self._drains:
             drain.start()
 
+    def forget_port(self) -> None:
+        """The next start takes any port."""
+        self._port = 0
+
     def terminate(self) -> int:
         """Asks the node to stop and waits; its exit code."""
         return self._end(signal.SIGTERM)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -95,7 +97,10 @@ def test_a_process_that_stands_still_in_a_transaction_stops_writers_for_a_bounde
     store.txn(puts={"a": b"1"})
     with nurseries[0].run(f"{_JOB}:hold_the_lock", str(path)) as child:
         assert next(child.lines()) == b"held"
-        with pytest.raises(TimedOut, match="nothing was changed"):
+        with pytest.raises(TimedOut, match=f"process {child.pid} has held .*nothing was changed"):
+            store.txn(puts={"a": b"2"})
+        os.kill(child.pid, signal.SIGSTOP)
+        with pytest.raises(TimedOut, match=f"process {child.pid}, which is stopped"):
             store.txn(puts={"a": b"2"})
         # Readers do not wait for it.
         found = store.get("a")

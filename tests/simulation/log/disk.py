@@ -15,6 +15,7 @@ from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.media.layouts import PartitionPerFile
+from firnmq.engines.media.snapshots import SNAPSHOT_SUFFIX, SnapshotFiles
 from firnmq.errors import StaleEpoch, StorageFailed
 from firnmq.testing.crash_disk import SECTOR_BYTES, Fate
 
@@ -111,7 +112,19 @@ class Layout(PartitionPerFile):
         files = self._files
         assert isinstance(files, Files)
         prefix = f"{self._directory}/{spec.name}/"
-        return [Path(path) for path in sorted(files.content) if path.startswith(prefix)]
+        found = [path for path in sorted(files.content) if path.startswith(prefix)]
+        return [Path(path) for path in found if path.endswith(".log")]
+
+
+class Snapshots(SnapshotFiles):
+    """Finds the snapshots of a shard in memory."""
+
+    def offsets(self, spec: ShardSpec) -> list[int]:
+        files = self._files
+        assert isinstance(files, Files)
+        prefix = f"{self._directory}/{spec.name}/"
+        found = [Path(path) for path in files.content if path.startswith(prefix)]
+        return sorted(int(path.stem) for path in found if path.suffix == SNAPSHOT_SUFFIX)
 
 
 class Batch:
@@ -232,13 +245,7 @@ class Catalog:
     def has_lake(self, uid: int) -> bool:
         return False
 
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None:
+    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
         def change() -> None:
             held = self.metas[sealed.seq]
             if held.state is not SegmentState.ACTIVE or held.epoch != sealed.epoch - 1:

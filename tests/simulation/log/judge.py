@@ -7,7 +7,7 @@ from typing import NamedTuple
 from firnmq.disk import Ticket
 from firnmq.engines import Appended
 from firnmq.engines.engine import LogEngine
-from firnmq.errors import FirnError, KeyNotFound, TimedOut
+from firnmq.errors import FirnError, KeyNotFound, StorageFailed, TimedOut
 from tests.simulation.log.disk import SHARD
 
 
@@ -33,7 +33,7 @@ class Judge:
     """Knows every append of a schedule."""
 
     def __init__(self, *, is_lossy: bool) -> None:
-        self._is_lossy = is_lossy
+        self.is_lossy = is_lossy
         """Whether a power cut may take acknowledged records, from the end."""
         self._pending: list[Pending] = []
         self._acknowledged: dict[int, Stored] = {}
@@ -44,6 +44,7 @@ class Judge:
         self._maybe_deleted: list[frozenset[int]] = []
         """By deletions that failed or had no answer before a power cut."""
         self._start = 0
+        self._resent: list[tuple[Ticket[Appended], Appended]] = []
         self._place = 0
         self._offsets: dict[int, int] = {}
         """Of acknowledged appends since the last power cut, by their place."""
@@ -58,6 +59,10 @@ class Judge:
     def deleting(self, ticket: Ticket[Appended], offsets: frozenset[int]) -> None:
         self._place += 1
         self._pending.append(Pending(self._place, ticket, [], offsets))
+
+    def resent(self, ticket: Ticket[Appended], stored: Appended) -> None:
+        """A batch that was acknowledged is sent again: the answer is the same."""
+        self._resent.append((ticket, stored))
 
     def check(self, engine: LogEngine) -> None:
         """Every acknowledged record is shown, and no other is, by offset and by key."""
@@ -82,7 +87,7 @@ class Judge:
             self.unknown_count += 1
             self._maybe.update(pending.records)
             self._maybe_deleted += [pending.deleted] if pending.deleted else []
-        self._pending, self._offsets = [], {}
+        self._pending, self._resent, self._offsets = [], [], {}
 
     def reopened(self, engine: LogEngine) -> None:
         """After a power cut: what was acknowledged is there, and behind it perhaps more."""
@@ -96,9 +101,9 @@ class Judge:
         for at, each in self._acknowledged.items():
             if at in gone:
                 continue
-            if at >= start and found.get(at) != each and not (self._is_lossy and at >= end):
+            if at >= start and found.get(at) != each and not (self.is_lossy and at >= end):
                 raise Violation(f"{at} was acknowledged as {each} and is {found.get(at)}")
-        if self._is_lossy:
+        if self.is_lossy:
             self._acknowledged = {at: it for at, it in self._acknowledged.items() if at < end}
         for at, each in found.items():
             if at not in self._acknowledged and each not in self._maybe:
@@ -119,6 +124,15 @@ class Judge:
 
     def _hear(self) -> None:
         """Takes the answers that have come."""
+        resent, self._resent = self._resent, []
+        for ticket, stored in resent:
+            try:
+                if (appended := ticket.wait(0)) != stored:
+                    raise Violation(f"a batch at {stored} was stored again at {appended}")
+            except TimedOut:
+                self._resent.append((ticket, stored))
+            except StorageFailed:
+                continue
         left = []
         for pending in self._pending:
             try:

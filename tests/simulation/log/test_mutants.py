@@ -9,6 +9,7 @@ import pytest
 from firnmq.engines.shardlog import ShardLog, recovery
 from firnmq.engines.shardlog.rolling import ParkedAppends, machine, steps
 from firnmq.engines.shardlog.rolling.machine import Begun, RollMachine
+from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.errors import Corruption
 from tests.simulation.log.disk import Files
 from tests.simulation.log.judge import Violation
@@ -64,6 +65,13 @@ def recovered_without_truncating(patch: Patch) -> None:
     patch.setattr(recovery, "_shown_length", lambda failed, segment: segment.bytes.length())
 
 
+def producers_not_restored(patch: Patch) -> None:
+    def empty(spec: object, backend: object, end_offset: int) -> Snapshot:
+        return Snapshot(end_offset)
+
+    patch.setattr(recovery, "_read_snapshot", empty)
+
+
 MUTANTS: list[Callable[[Patch], None]] = [
     acknowledged_before_the_sync,
     sealed_before_the_sync,
@@ -71,6 +79,7 @@ MUTANTS: list[Callable[[Patch], None]] = [
     appended_while_frozen,
     parked_out_of_order,
     recovered_without_truncating,
+    producers_not_restored,
 ]
 
 

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from firnmq.config import StorageType, TopicConfig
-from firnmq.disk import run_blocking
+from firnmq.disk import Ticket, run_blocking
 from firnmq.disk.pool import Lane, PoolLimits, _run
-from firnmq.engines import Acks
+from firnmq.engines import Acks, Appended
 from firnmq.engines.catalog.state import ShardState
 from firnmq.engines.gate import AppendGate
 from firnmq.engines.media.durable import DurableBackend
 from firnmq.engines.media.files import segment_engine
 from firnmq.engines.shardlog import Append, LogTurnHandler, ShardLog
 from firnmq.engines.shardlog.rolling.driver import RollDriver
-from firnmq.errors import StorageFailed, TimedOut
+from firnmq.errors import FirnError, StorageFailed, TimedOut
 from firnmq.health import Health
 from firnmq.record import NewRecord, Record, encode
 from firnmq.record.deletion import Deletion
 from firnmq.testing import FakeClock
-from tests.simulation.log.disk import SHARD, Catalog, Files, KeyValues, Layout, Outcome
+from tests.simulation.log.disk import SHARD, Catalog, Files, KeyValues, Layout, Outcome, Snapshots
 from tests.simulation.log.judge import Judge, Stored
 
 NESTED_MAX = 3
@@ -75,6 +75,50 @@ class Replicas:
         self.moved = (log, durable_end)
 
 
+class Producer:
+    """An idempotent producer with one batch under way. After a failure, whose outcome it does not
+    know, it goes on with its next epoch."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._sequence = 0
+        self._last: tuple[bytes, Ticket[Appended]] | None = None
+
+    def is_ready(self) -> bool:
+        """Whether the last batch was answered."""
+        if self._last is None:
+            return True
+        try:
+            self._last[1].wait(0)
+        except TimedOut:
+            return False
+        except FirnError:
+            self._epoch, self._sequence, self._last = self._epoch + 1, 0, None
+        return True
+
+    def fields(self) -> dict[str, int]:
+        return {
+            "producer_id": 7,
+            "producer_epoch": self._epoch,
+            "base_sequence": self._sequence,
+        }
+
+    def sent(self, batch: bytes, ticket: Ticket[Appended], record_count: int) -> None:
+        self._last = batch, ticket
+        self._sequence += record_count
+
+    def stored(self) -> tuple[bytes, Appended] | None:
+        """The last batch and where it is, if it was acknowledged."""
+        if not self.is_ready() or self._last is None:
+            return None
+        return self._last[0], self._last[1].wait(0)
+
+    def crashed(self) -> None:
+        """The node will not answer any more."""
+        if not self.is_ready():
+            self._epoch, self._sequence, self._last = self._epoch + 1, 0, None
+
+
 class World:
     """One schedule: `run` takes steps until there are enough."""
 
@@ -103,6 +147,7 @@ class World:
         self._cut_in = -1
         """Operations of the disk until the power goes; negative if it stays."""
         self._depth = 0
+        self._producer = Producer()
         self._start({}, None)
 
     def _start(self, files: dict[str, bytes], rows: Any) -> None:
@@ -122,6 +167,7 @@ class World:
             layouts,  # type: ignore[arg-type]
             health,
             replication=self.replicas,
+            snapshots=Snapshots(Path("/disk"), self.files),  # type: ignore[arg-type]
         )
         self.jobs = Jobs()
         rolls = RollDriver(self.jobs)
@@ -133,7 +179,7 @@ class World:
             Pool(self.lane),  # type: ignore[arg-type]
             rolls,
             gate=AppendGate(),
-            producer_expiration_ms=10**9,
+            producer_expiration_ms=10**15,
             compaction_bytes=2**20,
         )
 
@@ -209,6 +255,7 @@ class World:
         self._write("cut")
         self._cut_in, self._depth, self._sync_failures = -1, 0, 0
         self.judge.crashed()
+        self._producer.crashed()
         self._start(self.files.survivors(self.rng), self.kv.survivors(self.rng))
         self.judge.reopened(self.engine)
         self.judge.check(self.engine)
@@ -223,6 +270,7 @@ class World:
         for _ in range(self.rng.randint(1, 3)):
             records.append(Stored(self._number, self.rng.choice(KEYS)))
             self._number += 1
+        is_numbered = self.rng.random() < 0.5 and self._producer.is_ready()
         batch = encode(
             [
                 NewRecord(
@@ -231,12 +279,27 @@ class World:
                 for each in records
             ],
             now_ms=self.clock.now_ms(),
+            **(self._producer.fields() if is_numbered else {}),
         )
         try:
             ticket = run_blocking(self.engine.submit(SHARD, bytes(batch), Acks.ALL))
         except StorageFailed:
             return
         self.judge.submitted(ticket, records)
+        if is_numbered:
+            self._producer.sent(bytes(batch), ticket, len(records))
+
+    def _resend(self) -> None:
+        """The producer has missed the answer to its last batch, which was acknowledged."""
+        log = self.engine._logs.get(SHARD)
+        stored = self._producer.stored()
+        if stored is None or self.judge.is_lossy or (log is not None and log.refusal is not None):
+            return
+        try:
+            ticket = run_blocking(self.engine.submit(SHARD, stored[0], Acks.ALL))
+        except StorageFailed:
+            return
+        self.judge.resent(ticket, stored[1])
 
     def _delete(self) -> None:
         """By offset: of records that are shown, sometimes those of a key."""
@@ -321,6 +384,7 @@ _NESTED = ["append", "append", "turn", "turn", "time_passes", "clock_set", "adva
 _EVENTS = [
     *["append"] * 12,
     *["delete"] * 2,
+    *["resend"] * 2,
     *["turn"] * 12,
     *["roll_job"] * 5,
     *["advance"] * 5,

@@ -35,6 +35,7 @@ def tier(bench: Bench, uid: int, sealed: SegmentMeta) -> SegmentMeta:
 def test_a_copy_goes_from_step_to_step(bench: Bench) -> None:
     uid = bench.add()
     sealed = bench.roll(uid)
+    bench.keep_producers(0)
     revision = bench.revision
     begun = sealed.with_copy(COPY)
     for number, step in enumerate(

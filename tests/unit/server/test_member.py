@@ -6,13 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from firnmq.cluster.config import ClusterConfig
 from firnmq.config import MetaConfig, TopicConfig
-from firnmq.disk import Family
+from firnmq.disk import Family, KeyValueStore
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.index.layout import shard_range
 from firnmq.record.deletion import Deletion
+from firnmq.server.identity import known_directory, write_down
 from firnmq.server.local import LocalStore
 from firnmq.server.member import ClusterMember
 from firnmq.server.settings import load_node_config
@@ -58,6 +60,42 @@ def test_an_old_copy_of_the_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Corruption, match="an old copy"):
         _start(tmp_path, 1, "copy")
     assert _start(tmp_path, 1) == (1, 3)
+
+
+def test_a_copy_made_while_the_node_ran_is_refused(tmp_path: Path) -> None:
+    store = _opened(tmp_path, 1)
+    assert store.member is not None
+    store.member.mark.renew()
+    shutil.copytree(tmp_path / "node1", tmp_path / "copy")
+    with store.kv.batch() as batch:
+        batch.put(Family.STATE, b"Z", b"acknowledged after the copy")
+    store.kv.sync()
+    store.close()
+    with pytest.raises(Corruption, match="an old copy of node 1's directory, made while"):
+        _start(tmp_path, 1, "copy")
+    assert _start(tmp_path, 1) == (1, 2)
+
+
+def test_a_node_that_stores_nothing_does_not_renew_its_mark(tmp_path: Path) -> None:
+    store = _opened(tmp_path, 1)
+    assert store.member is not None
+    store.member.mark.renew()
+    revision = store.meta.range("").revision
+    store.member.mark.renew()
+    assert store.meta.range("").revision == revision
+    store.close()
+
+
+def test_a_mark_that_only_the_directory_has_is_no_old_copy(tmp_path: Path) -> None:
+    """As after a crash between the two, or while the metadata was away."""
+    store = _opened(tmp_path, 1)
+    record = known_directory(store.kv)
+    store.close()
+    assert record is not None
+    kv = KeyValueStore(tmp_path / "node1" / "db")
+    write_down(kv, replace(record, mark=1_000))
+    kv.close()
+    assert _start(tmp_path, 1) == (1, 2)
 
 
 def test_a_clusters_directory_is_not_opened_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from firnmq.adapter import (
 )
 from firnmq.adapter.offsets import IsDue
 from firnmq.brokers.kafka.groups import GroupSnapshot, decode_snapshot, encode_snapshot
-from firnmq.disk import Family
+from firnmq.disk import Family, KeyValueStore
 from firnmq.errors import FirnError
 
 _SNAPSHOT = b"g"
@@ -121,3 +121,9 @@ class KvGroupStore:
             self._kv.sync()
 
         await asyncio.get_running_loop().run_in_executor(self._executor, erase)
+
+
+def saved_groups(kv: KeyValueStore) -> set[str]:
+    """Groups of which the store has members or offsets."""
+    rows = kv.items(Family.STATE, _SNAPSHOT, _AFTER_SNAPSHOTS)
+    return {key[1:].decode() for key, _ in rows} | set(OffsetRows(kv).groups())

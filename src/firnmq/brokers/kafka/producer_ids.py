@@ -54,14 +54,18 @@ class ProducerIds:
         self._next, self._end = first, first + _BLOCK
 
     def _stored(self) -> int:
-        """The end of the last block that was reserved."""
-        stored = self._kv.get(Family.STATE, _KEY)
-        return 0 if stored is None else int.from_bytes(stored, "big")
+        return reserved_ids_end(self._kv)
 
     def _store(self, end: int) -> None:
         with self._kv.batch() as batch:
             batch.put(Family.STATE, _KEY, end.to_bytes(8, "big"))
         self._kv.sync()
+
+
+def reserved_ids_end(kv: KeyValueStore) -> int:
+    """The end of the last block that a node alone has reserved."""
+    stored = kv.get(Family.STATE, _KEY)
+    return 0 if stored is None else int.from_bytes(stored, "big")
 
 
 def _shared_block(store: MetaStore) -> int:

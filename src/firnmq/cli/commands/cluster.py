@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 import sys
-import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,10 +16,9 @@ from firnmq.cli.console import json_option, print_json, print_table, time_text
 from firnmq.cli.target import running_node, target_options
 from firnmq.nodefile import node_serving
 
-_READY_S = 60.0
-_LOOK_S = 0.1
-_STOP_S = 30.0
-_RESTART_S = 1.0
+if TYPE_CHECKING:
+    from firnmq.server.processes.supervisor import Program
+
 _KAFKA_PORT, _HTTP_PORT, _ETCD_PORT = 9092, 9644, 2379
 
 
@@ -47,7 +44,17 @@ def status(as_json: bool) -> None:
 
 
 def print_nodes(nodes: list[dict[str, Any]]) -> None:
-    headings = ("NODE", "STATE", "INCARNATION", "SINCE", "LEADS", "GROUP SLOTS", "KAFKA", "HTTP")
+    headings = (
+        "NODE",
+        "STATE",
+        "INCARNATION",
+        "SINCE",
+        "LEADS",
+        "BYTES",
+        "GROUP SLOTS",
+        "KAFKA",
+        "HTTP",
+    )
     rows = [
         (
             each["node"],
@@ -55,6 +62,7 @@ def print_nodes(nodes: list[dict[str, Any]]) -> None:
             each["incarnation"] or "",
             time_text(each["registered_ms"]) if each["registered_ms"] else "",
             each["leaders"],
+            "" if each["stored_bytes"] is None else each["stored_bytes"],
             each["coordinator_slots"],
             each["kafka"],
             each["http"],
@@ -62,15 +70,6 @@ def print_nodes(nodes: list[dict[str, Any]]) -> None:
         for each in nodes
     ]
     print_table(headings, rows)
-
-
-class _Process(NamedTuple):
-    """One process of the cluster and how it is started."""
-
-    name: str
-    command: list[str]
-    environment: dict[str, str]
-    log: Path
 
 
 @cluster.command()
@@ -110,25 +109,20 @@ def up(node_count: int, directory: Path, port: int, etcd: bool) -> None:
     etcd_port = None
     if etcd:
         etcd_port, peer_port = (_ETCD_PORT, _ETCD_PORT + 1) if port else _free_ports(2)
-    processes = [_node(directory, number, port, etcd_port) for number in range(1, node_count + 1)]
+    from firnmq.config import LogConfig
+    from firnmq.server.logs import configure_logs
+    from firnmq.server.processes.supervisor import Supervisor
+
+    configure_logs(LogConfig(level="error"))
+    programs = [_node(directory, number, port, etcd_port) for number in range(1, node_count + 1)]
     if etcd_port is not None:
-        processes.insert(0, _etcd(directory, etcd_port, peer_port))
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
-    threads = [
-        threading.Thread(target=_keep_running, args=(each, stopping), name=each.name)
-        for each in processes
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        if _announce(directory, node_count, stopping):
-            stopping.wait()
-    finally:
-        stopping.set()
-        for thread in threads:
-            thread.join()
+        programs.insert(0, _etcd(directory, etcd_port, peer_port))
+    say = partial(click.echo, err=True)
+    stopped = Supervisor(programs, say).run(
+        partial(_announce, directory, node_count), lambda: click.echo("stopping")
+    )
+    for failure in stopped.failures:
+        say(failure)
     click.echo(f"stopped   everything that was acknowledged is stored in {directory.resolve()}")
 
 
@@ -140,11 +134,14 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _node(directory: Path, number: int, port: int, etcd_port: int | None) -> _Process:
+def _node(directory: Path, number: int, port: int, etcd_port: int | None) -> Program:
+    from firnmq.server.processes.supervisor import Program
+
     kafka = 0 if port == 0 else port + number - 1
     http = 0 if port == 0 else _HTTP_PORT + number - 1
     environment = dict(os.environ)
-    command = [sys.executable, "-m", "firnmq", "serve", "--data", str(directory / f"node{number}")]
+    data = directory / f"node{number}"
+    command = [sys.executable, "-m", "firnmq", "serve", "--data", str(data)]
     command += ["--node-id", str(number), "--port", str(kafka), "--admin-port", str(http)]
     if etcd_port is not None:
         environment |= {
@@ -153,64 +150,49 @@ def _node(directory: Path, number: int, port: int, etcd_port: int | None) -> _Pr
         }
     else:
         command += ["--cluster-meta", str(directory / "cluster.db")]
-    return _Process(f"node {number}", command, environment, directory / f"node{number}.log")
+
+    def is_ready(pid: int) -> bool:
+        address = node_serving(data)
+        return address is not None and address.pid == pid
+
+    return Program(
+        name=f"node {number}",
+        command=command,
+        is_ready=is_ready,
+        environment=environment,
+        log=directory / f"node{number}.log",
+    )
 
 
-def _etcd(directory: Path, port: int, peer_port: int) -> _Process:
+def _etcd(directory: Path, port: int, peer_port: int) -> Program:
+    from firnmq.server.processes.supervisor import Program
+
     command = [sys.executable, "-m", "firnmq", "serve", "--role", "meta"]
     command += ["--data", str(directory / "etcd")]
     environment = os.environ | {
         "FIRN_ETCD_CLIENT_PORT": str(port),
         "FIRN_ETCD_PEER_PORT": str(peer_port),
     }
-    return _Process("etcd", command, environment, directory / "etcd.log")
+    return Program(
+        name="etcd",
+        command=command,
+        is_ready=lambda _: True,  # Nodes wait for it.
+        environment=environment,
+        log=directory / "etcd.log",
+    )
 
 
-def _keep_running(process: _Process, stopping: threading.Event) -> None:
-    """Starts a process, and starts it again whenever it ends, until all stop."""
-    while not stopping.is_set():
-        with process.log.open("ab") as log:
-            running = subprocess.Popen(
-                process.command,
-                env=process.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for this command, which tells the others.
-            )
-        while running.poll() is None and not stopping.wait(_LOOK_S):
-            pass
-        if running.poll() is None:
-            running.terminate()
-            try:
-                running.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                click.echo(f"{process.name} did not stop in time and is killed", err=True)
-                running.kill()
-                running.wait()
-            return
-        click.echo(f"{process.name} ended, see {process.log}; it is started again", err=True)
-        stopping.wait(_RESTART_S)
-
-
-def _announce(directory: Path, node_count: int, stopping: threading.Event) -> bool:
-    """Says where the nodes are, once all serve; False if the command ends before that."""
+def _announce(directory: Path, node_count: int) -> None:
+    """Says where the nodes are."""
     bootstrap = []
     for number in range(1, node_count + 1):
         data = directory / f"node{number}"
-        address, waited_s = None, 0.0
-        while address is None:
-            address = node_serving(data)
-            if stopping.wait(_LOOK_S):
-                return False
-            waited_s += _LOOK_S
-            if waited_s > _READY_S:
-                raise click.ClickException(
-                    f"node {number} does not serve, see {directory / f'node{number}.log'}"
-                )
-        click.echo(f"node {number}    kafka {address.kafka}   admin {address.http}   data {data}")
-        bootstrap.append(address.kafka)
+        address = node_serving(data)
+        if address is not None:  # It may just have ended.
+            click.echo(
+                f"node {number}    kafka {address.kafka}   admin {address.http}   data {data}"
+            )
+            bootstrap.append(address.kafka)
     click.echo(f"bootstrap {','.join(bootstrap)}")
     click.echo(f"status    firn cluster status --data {directory / 'node1'}")
     click.echo("stop      Ctrl-C")
-    return True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from firnmq.cli.console import tell_when_stopped
+from firnmq.cli.processes import Served, check_processes, hidden_options, place_of, serve_processes
 from firnmq.cli.program import program
 from firnmq.cli.reports import report_warning
 from firnmq.cli.target import (
@@ -22,9 +23,11 @@ from firnmq.cli.target import (
     unserved_directory,
 )
 from firnmq.interrupts import STOPPED, release_termination
+from firnmq.nodefile import joined_address
 
 if TYPE_CHECKING:
     from firnmq.server.node import Node
+    from firnmq.server.processes.place import Place
     from firnmq.server.settings import NodeConfig
 
 _PORT = click.IntRange(0, 65535)
@@ -71,6 +74,15 @@ _STOPPING = "stopping  requests that have begun are answered first"
     default=None,
     help="The node's number in its cluster, its own for good.  [default: 1]",
 )
+@click.option(
+    "--processes",
+    metavar="N|auto",
+    default="1",
+    show_default=True,
+    help="Serve with N processes, each a whole node with a port of its own from --port on, and one "
+    "HTTP address; auto: one for each core.",
+)
+@hidden_options
 @click.option("--no-admin", is_flag=True, help="No HTTP listener.")
 @click.option(
     "--allow-insecure",
@@ -99,13 +111,39 @@ def serve(config_path: Path | None, role: str, check: bool, **options: Any) -> N
             raise click.UsageError("--check is for --role node")
         _serve_meta(config_path, options)
         return
-    stopped = (
-        f"stopped   everything that was acknowledged is stored in {chosen_directory().resolve()}"
-    )
     # Until the node's own handler takes over, nothing is open that would have to be closed.
-    signal.signal(signal.SIGTERM, partial(_end_at_once, stopped))
+    signal.signal(signal.SIGTERM, partial(_end_at_once, _stopped(chosen_directory())))
     release_termination()
 
+    from firnmq.server.logs import configure_logs
+    from firnmq.server.processes.place import check_count, wanted_processes
+    from firnmq.server.settings import load_node_config
+
+    tell_when_stopped(lambda: "the node was not ready yet; everything stored before is there")
+    count = wanted_processes(options.pop("processes"))
+    config = _overlaid(load_node_config(config_path), options)
+    data = chosen_directory()
+    place = place_of(options, data, config.kafka.node_id)
+    if place is None:
+        for exposure in config.exposures():
+            report_warning(exposure)
+        unserved_directory()
+        check_count(data, count)
+    configure_logs(config.log, process=None if place is None else place.process)
+    if check:
+        _check_ports(config) if count == 1 else check_processes(config, data, count)
+        click.echo("checked   the settings and the ports")
+    elif count == 1 or place is not None:
+        _serve_node(config, data, place)
+    else:
+        options["config_path"] = config_path
+        announce = partial(_announce_processes, config, data)
+        ended = serve_processes(config, data, count, options, announce, _say)
+        click.get_current_context().exit(ended)
+
+
+def _serve_node(config: NodeConfig, data: Path, place: Place | None) -> None:
+    """Serves a directory, or as one of several processes a part of it."""
     import asyncio
     import gc
 
@@ -116,40 +154,40 @@ def serve(config_path: Path | None, role: str, check: bool, **options: Any) -> N
     from firnmq.cli.short_answers import answer_read
     from firnmq.disk.private import private_umask
     from firnmq.server.descriptors import raise_descriptor_limit
-    from firnmq.server.logs import configure_logs
     from firnmq.server.node import Node
     from firnmq.server.node import serve as run
-    from firnmq.server.settings import load_node_config
+    from firnmq.server.short_collections import ShortCollections
 
-    tell_when_stopped(lambda: "the node was not ready yet; everything stored before is there")
-    config = _overlaid(load_node_config(config_path), options)
-    for exposure in config.exposures():
-        report_warning(exposure)
-    configure_logs(config.log)
-    data = unserved_directory()
-    if check:
-        _check_ports(config)
-        click.echo("checked   the settings and the ports")
-        return
+    path = data
+    if place is not None:
+        from firnmq.server.processes.place import config_of
+
+        config, path = config_of(config, data, place.process, config.kafka.port), place.path
     raise_descriptor_limit()
-    node = Node(data, config, answer_read)
+    node = Node(path, config, answer_read, place)
 
     def ready(started: Node) -> None:
-        _announce(started, data)
+        if place is None:
+            _announce_node(started, data)
         gc.freeze()  # What is there now stays, so it need not be looked at again.
+        gc.callbacks.append(ShortCollections())
         gc.enable()
 
     with private_umask(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ended_by = runner.run(run(node, ready, partial(_begin_stopping, _STOPPING)))
-    _say(stopped)
+    _say(_stopped(data))
     if ended_by is signal.SIGINT:
         click.get_current_context().exit(STOPPED)
+
+
+def _stopped(data: Path) -> str:
+    return f"stopped   everything that was acknowledged is stored in {data.resolve()}"
 
 
 def _check_ports(config: NodeConfig) -> None:
     """CannotListen if another program has a port of the node, or both."""
     from firnmq.errors import CannotListen
-    from firnmq.server.admin.http.listener import taken_port
+    from firnmq.server.sockets import taken_port
 
     kafka, admin = config.kafka, config.admin
     error = taken_port("kafka", kafka.host, kafka.port)
@@ -163,6 +201,8 @@ def _check_ports(config: NodeConfig) -> None:
 
 def _serve_meta(config_path: Path | None, options: dict[str, Any]) -> None:
     """Role meta: no Kafka and no HTTP, so their options are refused."""
+    if options.pop("processes") != "1":
+        raise click.UsageError("--processes is for --role node")
     for name, value in options.items():
         if value not in (None, False) and name not in ("allow_insecure", "log_json"):
             text = f"--{name.replace('_', '-')} is for --role node"
@@ -270,32 +310,44 @@ def _say(line: str) -> None:
         pass
 
 
-def _announce(node: Node, data: Path) -> None:
+def _announce_node(node: Node, data: Path) -> None:
     """Says where the node is; the first line comes once Kafka clients can connect."""
-    address, config = node.broker.address, node.config
-    host = f"[{address.host}]" if ":" in address.host else address.host
+    address, admin = node.broker.address, node.admin
+    token = None if admin is None or admin.token is None else admin.token.path.resolve()
+    kafka = joined_address(address.host, address.port)
+    _announce(Served([kafka], None if admin is None else admin.url, token), node.config, data)
+
+
+def _announce_processes(config: NodeConfig, data: Path, served: Served) -> None:
+    _announce(served, config, data)
+
+
+def _announce(served: Served, config: NodeConfig, data: Path) -> None:
     guards = ["TLS"] if config.security.tls_certificate is not None else []
     guards += [f"SASL {name}" for name in config.security.sasl_mechanisms]
-    click.echo(f"kafka     {host}:{address.port}" + (f" ({', '.join(guards)})" if guards else ""))
-    if node.admin is not None:
-        click.echo(f"admin     {node.admin.url}")
-        if node.admin.token is not None:
-            click.echo(f"token     {node.admin.token.path.resolve()}")
-    click.echo(f"data      {data.resolve()}")
+    kafka = ",".join(served.kafka)
+    _say(f"kafka     {kafka}" + (f" ({', '.join(guards)})" if guards else ""))
+    if served.admin is not None:
+        _say(f"admin     {served.admin}")
+        if served.token is not None:
+            _say(f"token     {served.token}")
+    _say(f"data      {data.resolve()}")
+    if len(served.kafka) > 1:
+        _say(f"processes {len(served.kafka)}")
     if config.tiering.url is not None:
-        click.echo(f"store     {config.tiering.url}")
-    click.echo(f"durable   {_DURABLE[config.kafka.topic_defaults.durability.value]}")
-    click.echo("try       in another terminal, in this directory:")
-    for command in _next_commands(node, data, f"{host}:{address.port}", guarded=bool(guards)):
-        click.echo(f"  {command}")
-    click.echo("stop      Ctrl-C")
+        _say(f"store     {config.tiering.url}")
+    _say(f"durable   {_DURABLE[config.kafka.topic_defaults.durability.value]}")
+    _say("try       in another terminal, in this directory:")
+    for command in _next_commands(served, data, guarded=bool(guards)):
+        _say(f"  {command}")
+    _say("stop      Ctrl-C")
 
 
-def _next_commands(node: Node, data: Path, address: str, *, guarded: bool) -> list[str]:
+def _next_commands(served: Served, data: Path, *, guarded: bool) -> list[str]:
     """Commands that work beside the node as they are printed."""
     firn = program()
     commands = []
-    if node.admin is not None:
+    if served.admin is not None:
         target = "" if data == DATA_DEFAULT else f" --data {shlex.quote(str(data))}"
         commands += [
             f"{firn} topic create greetings{target}",
@@ -303,7 +355,7 @@ def _next_commands(node: Node, data: Path, address: str, *, guarded: bool) -> li
             f"{firn} read greetings --key ann{target}",
         ]
     if not guarded:
-        commands.append(f"echo hello | kcat -P -b {address} -t greetings")
+        commands.append(f"echo hello | kcat -P -b {served.kafka[0]} -t greetings")
     return commands or [f"{firn} serve --help"]
 
 

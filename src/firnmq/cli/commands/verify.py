@@ -57,7 +57,7 @@ def verify(
         findings: list[tuple[str | None, Finding]]
         findings = [(name, finding) for name, each in checked for finding in each.findings]
         if topic is None:
-            findings += [(None, finding) for finding in store.local.verifier.stray_directories()]
+            findings += [(None, finding) for finding in store.local.verifier.outside_shards()]
     if as_json:
         print_json(_document(checked, findings))
     else:

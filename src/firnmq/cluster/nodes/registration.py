@@ -26,15 +26,18 @@ class Registration:
         identity: NodeIdentity,
         record: NodeRecord,
         on_superseded: Callable[[], None],
+        on_renewal: Callable[[FirnError | None], None] = lambda error: None,
         *,
         ttl_s: float = SESSION_TTL_S,
     ) -> None:
         """Returns with the node listed. `on_superseded` is called, once, when another process has
-        registered the same node: this one must stop."""
+        registered the same node: this one must stop. `on_renewal` is told after every attempt
+        why it failed, if it did."""
         self._store = store
         self._identity = identity
         self._record = record
         self._on_superseded = on_superseded
+        self._on_renewal = on_renewal
         self._ttl_s = ttl_s
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -76,7 +79,6 @@ class Registration:
         return session
 
     def _keep(self) -> None:
-        has_trouble = False
         while not self._stopping.wait(self._ttl_s / _RENEWALS):
             try:
                 with self._lock:
@@ -86,13 +88,9 @@ class Registration:
                 self._on_superseded()
                 return
             except FirnError as error:
-                if not has_trouble:
-                    _log.error("registration_not_renewed", error=str(error))
-                has_trouble = True
+                self._on_renewal(error)
             else:
-                if has_trouble:
-                    _log.info("registration_renewed", node=self._identity.node)
-                has_trouble = False
+                self._on_renewal(None)
 
     def _renew(self) -> None:
         entry = self._store.get(self._identity.guard.key)

@@ -60,15 +60,8 @@ class ShardCatalog(Protocol):
     def active_seq(self, uid: int) -> int:
         """The segment that the shard names as its active one."""
 
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None:
-        """Seals the active segment and makes the next one active. `producers`: what is known of
-        them where the sealed one ends."""
+    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
+        """Seals the active segment and makes the next one active."""
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Puts one sealed segment in the place of itself and of those after it, which were merged
@@ -105,7 +98,8 @@ class ShardCatalog(Protocol):
         """One segment as it is now."""
 
     def producers(self, uid: int, seq: int) -> tuple[tuple[int, bytes], ...]:
-        """What is known of idempotent producers where a sealed segment ends."""
+        """What an earlier version has kept of idempotent producers at the end of a sealed segment;
+        later ones write snapshots."""
 
     def change_copy(self, uid: int, new: SegmentMeta) -> None:
         """Gives a sealed segment another copy in the object store, or says that it is only there.
@@ -156,16 +150,10 @@ class ShardState:
                 self.deletions.remove_shard(batch, spec.uid)
         self._kv.sync()
 
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None:
+    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
         """Seals the active segment and makes the next one the active one."""
         self._kv.sync()  # A sealed segment is never scanned again: its index must be whole.
-        self.catalog.roll(uid, sealed, active, producers)
+        self.catalog.roll(uid, sealed, active)
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Puts one sealed segment in the place of itself and of those after it, which were merged

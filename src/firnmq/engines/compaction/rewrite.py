@@ -26,6 +26,7 @@ from firnmq.engines.shardlog.append import first_expiry, terms_of
 from firnmq.engines.shardlog.changes import Drop, clean_up, drops_of, remove_unlocked
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
 from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES, SegmentScan
+from firnmq.engines.shardlog.rolling.steps import unchanging
 from firnmq.errors import Corruption, StorageFailed
 from firnmq.index import IndexBuilder, Point
 from firnmq.record import (
@@ -194,7 +195,7 @@ class CompactionPass:
     ) -> Generator[int, None, int]:
         """Rewrites a segment, and those that follow as long as they fit in; their number."""
         log = self._log
-        with log.lock:
+        with unchanging(log):
             clean_up(log)
             if log.leftovers:
                 raise _Abandoned  # One of them may be in the place that is written next.
@@ -245,7 +246,7 @@ class CompactionPass:
         """Makes the new segment part of the log. If that fails with an unknown outcome, the log
         closes, to be reopened from disk; it stays open if certainly nothing has changed."""
         log = self._log
-        with log.lock:
+        with unchanging(log):
             if log.refusal is not None or not all(each in log.segments for each in old):
                 raise _Abandoned
             try:

@@ -26,6 +26,8 @@ class Trim(NamedTuple):
     """By the offset of the entry: what of it is still about the log; None if nothing is."""
     gone: Deletion
     """What is about records below the start alone."""
+    left: Deletions
+    """What took effect, without that."""
 
 
 class Deletions:
@@ -35,6 +37,9 @@ class Deletions:
     `offsets` and `keys` only grow. When the start moves or the log is truncated, another value
     replaces this one, after a new view replaced the old one. Readers therefore read the log's
     `deletions` before its `view`.
+
+    Entries may be added while the gate is held, so an entry is in `_pending` before it is in
+    `_entries`: who copies `_entries` first never takes a pending entry for a shown one.
     """
 
     __slots__ = ("_entries", "_new", "_pending", "keys", "offsets")
@@ -63,10 +68,14 @@ class Deletions:
             if start_offset <= offset < end_offset:
                 yield offset, deletion
 
+    def has_entry(self, offset: int) -> bool:
+        """Whether there is an entry at the offset, be it above the high watermark."""
+        return offset in self._entries
+
     def note(self, offset: int, deletion: Deletion) -> None:
         """An entry was stored at the end of the log."""
-        self._entries[offset] = self._new[offset] = deletion
         self._pending.append((offset, deletion))
+        self._entries[offset] = self._new[offset] = deletion
 
     def store_changes(self, sink: DeletionSink) -> None:
         """Hands over the entries that are new since the last time."""
@@ -85,34 +94,32 @@ class Deletions:
         """As they were when the log ended there."""
         return Deletions(dict(self.entries(0, end_offset)))
 
-    def trim(self, start_offset: int) -> Trim:
-        """What is to change because the log starts at an offset; see `trimmed`."""
-        waiting = {offset for offset, _ in self._pending}
-        changed: dict[int, Deletion | None] = {}
-        gone: list[Deletion] = []
-        for offset, deletion in self._entries.items():
-            passed = deletion.below(start_offset)
-            if any(passed) and offset not in waiting:
-                rest = deletion.above(start_offset)
-                changed[offset] = rest if any(rest) else None
-                gone.append(passed)
-        offsets, keys = folded(gone)
-        past = {key: below for key, below in keys.items() if self.keys[key] <= start_offset}
-        return Trim(changed, Deletion(tuple(sorted(offsets)), tuple(sorted(past.items()))))
+    def shown(self) -> dict[int, Deletion]:
+        """Entries that count, by their offsets. The gate is held."""
+        entries = self._entries.copy()
+        for offset, _ in self._pending:
+            entries.pop(offset, None)
+        return entries
 
-    def trimmed(self, changed: Mapping[int, Deletion | None]) -> Deletions:
-        """The same with the changes of a trim. The gate is held."""
-        waiting = {offset for offset, _ in self._pending}
-        shown: dict[int, Deletion] = {}
-        for offset, deletion in self._entries.items():
-            left = changed.get(offset, deletion)
-            if left is not None and offset not in waiting:
-                shown[offset] = left
-        new = Deletions(shown)
-        for offset, deletion in self._pending:
-            new.note(offset, deletion)
-        new._new = {offset: new._entries[offset] for offset in self._new if offset in new._entries}
-        return new
+    def replace(self, old: Deletions, changed: Mapping[int, Deletion | None]) -> None:
+        """Takes the place of `old`, of whose entries this value has what a trim has left of those
+        that counted then. The gate is held."""
+        for offset, rest in changed.items():
+            if rest is None:
+                del old._entries[offset]
+            else:
+                old._entries[offset] = rest
+        since = []
+        for offset, deletion in reversed(list(old._entries.items())):
+            if offset in self._entries:
+                break
+            since.append((offset, deletion))
+        waiting = {offset for offset, _ in old._pending}
+        for offset, deletion in since:
+            if offset not in waiting:
+                self._show(deletion)
+        # An entry that is added to the old value at this moment is in this one as well.
+        self._entries, self._pending, self._new = old._entries, old._pending, old._new
 
     def _show(self, deletion: Deletion) -> None:
         self.offsets.update(deletion.offsets)
@@ -120,6 +127,28 @@ class Deletions:
         for key, below in deletion.keys:
             if below > keys.get(key, 0):
                 keys[key] = below
+
+
+def trim(shown: Mapping[int, Deletion], start_offset: int) -> Trim:
+    """What is to change of a log's entries because it starts at an offset."""
+    left: dict[int, Deletion] = {}
+    changed: dict[int, Deletion | None] = {}
+    gone: list[Deletion] = []
+    for offset, deletion in shown.items():
+        if not deletion.begins_below(start_offset):
+            left[offset] = deletion
+            continue
+        gone.append(deletion.below(start_offset))
+        rest = deletion.above(start_offset)
+        if any(rest):
+            changed[offset] = left[offset] = rest
+        else:
+            changed[offset] = None
+    value = Deletions(left)
+    offsets, keys = folded(gone)
+    # What another entry says of a key as well, and further, is not gone.
+    past = {key: below for key, below in keys.items() if value.keys.get(key, 0) <= start_offset}
+    return Trim(changed, Deletion(tuple(sorted(offsets)), tuple(sorted(past.items()))), value)
 
 
 def folded(deletions: Iterable[Deletion]) -> tuple[set[int], dict[bytes, int]]:

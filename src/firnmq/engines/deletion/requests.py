@@ -16,27 +16,46 @@ if TYPE_CHECKING:
 
 
 def deletion_of_offsets(log: ShardLog, offsets: Sequence[int]) -> tuple[Deletion, Deletion]:
-    """What to append for records at offsets, and what to note for the table. Offsets that hold no
-    record, or a deleted one, are passed over."""
-    known, view = log.deletions.offsets, log.view
-    new = sorted({at for at in offsets if view.start_offset <= at < view.end_offset} - known)
+    """What to append for records at offsets, and what to note for the table. Offsets that hold a
+    deleted record, or the entry of a deletion, are passed over."""
+    deletions, view = log.deletions, log.view
+    there = {at for at in offsets if view.start_offset <= at < view.end_offset}
+    new = sorted(at for at in there - deletions.offsets if not deletions.has_entry(at))
     old = sorted({at for at in offsets if 0 <= at < view.start_offset})
     return Deletion(tuple(new)), Deletion(tuple(old))
 
 
 def deletion_of_key(log: ShardLog, key: bytes) -> tuple[Deletion, Deletion]:
-    """The same for every record the key has so far."""
+    """The same for every record the key has so far. Nothing is appended if the key has no record
+    that is not deleted yet, as far as the indexes that are here tell."""
     # What is not certain yet is not there yet: it is not deleted should it be committed.
     deletion = Deletion((), ((key, log.view.stable_offset),))
     with log.lock:
-        return (deletion, Deletion()) if _may_have_key(log, key) else (Deletion(), deletion)
+        deleted_below = log.deletions.keys.get(key, 0)
+        if _may_have_key(log, key, deleted_below):
+            return deletion, Deletion()
+        # The table may have what came between the last deletion of the key and the start.
+        is_known = deleted_below > 0 and log.view.start_offset <= deleted_below
+    return Deletion(), Deletion() if is_known else deletion
 
 
-def _may_have_key(log: ShardLog, key: bytes) -> bool:
-    """Whether the key may have records that are certain. Only the indexes that are here are asked:
-    the lock is held."""
-    if log.view.start_offset >= log.view.stable_offset:
+def _may_have_key(log: ShardLog, key: bytes, from_offset: int) -> bool:
+    """Whether the key may have records from the offset on that are certain. Only the indexes that
+    are here are asked: the lock is held."""
+    view = log.view
+    first_offset = max(view.start_offset, from_offset)
+    if first_offset >= view.stable_offset:
         return False
-    if not log.spec.config.index_key or log.cold_end_offset > log.view.start_offset:
+    if log.cold_end_offset > first_offset:
         return True
-    return any(segment.index.newest_of_key(key) for segment in log.view.segments)
+    if not log.spec.config.index_key:
+        # Entries of deletions are no records. Mostly what follows the last one of a key is this.
+        has_entry = log.deletions.has_entry
+        return not all(map(has_entry, range(first_offset, view.stable_offset)))
+    for segment in reversed(view.segments):
+        if segment.meta.is_sealed and segment.meta.end_offset <= first_offset:
+            return False  # And so is everything older.
+        newest = segment.index.newest_of_key(key)
+        if newest is not None:
+            return newest.offset >= first_offset
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from firnmq.clock import Clock
@@ -10,6 +10,7 @@ from firnmq.engines.catalog.segments import Segment, SegmentBytes, SegmentCopy, 
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.deletion.retired import Retired
 from firnmq.engines.shardlog.producers import ProducerStates
+from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.tiering.api import ColdMedium
 from firnmq.health import Health
 from firnmq.index import Checkpoint, IndexSink, SegmentIndex
@@ -39,16 +40,26 @@ class TurnIndex(IndexSink, Protocol):
     def set_deletion(self, offset: int, packed: bytes) -> None: ...
 
 
+class Snapshots(Protocol):
+    """Snapshots of logs, each under the end that it is as of."""
+
+    def write(self, spec: ShardSpec, snapshot: Snapshot) -> None:
+        """Durable when this returns. An empty one is as good as none."""
+
+    def read(self, spec: ShardSpec, end_offset: int) -> Snapshot | None:
+        """None if there is none; Corruption if it is damaged."""
+
+    def drop_old(self, spec: ShardSpec, metas: Collection[SegmentMeta]) -> None:
+        """Removes those before the active segment that nothing needs; `metas` are all segments."""
+
+    def drop_strays(self, spec: ShardSpec, metas: Collection[SegmentMeta]) -> None:
+        """The same, with those that rolls have left which never came to their end."""
+
+
 class LogState(Protocol):
     """Durable facts a log changes. ShardState is the one on disk."""
 
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None: ...
+    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None: ...
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
 
@@ -109,6 +120,14 @@ class Backend(Protocol):
 
     def forget_producers(self, spec: ShardSpec, producer_ids: list[int]) -> None:
         """Removes what is kept of producers; unsynced, as a crash may bring them back."""
+
+    def restore(self, spec: ShardSpec, snapshot: Snapshot) -> None:
+        """Keeps of producers, aborted transactions and deletions what a snapshot says, and nothing
+        else; unsynced, as a later opening does it again."""
+
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """Where rolls leave what the log knows; None where nothing outlives the process."""
 
     @property
     def parking(self) -> ParkingBudget:

@@ -1,5 +1,5 @@
-"""Changes that the catalog and other stores hold together. The log's lock is held
-unless said otherwise.
+"""Changes that the catalog and other stores hold together. The log's lock is held, with
+`rolling.steps.unchanging`, unless said otherwise; it is free while other stores are at work.
 
 The catalog decides. What a change needs in files and in the key-value store is durable before the
 catalog's transaction; what the change leaves behind there is removed after it.
@@ -59,10 +59,12 @@ class Leftovers:
     def add(self, other: Leftovers) -> None:
         self.drops += other.drops
         self.seqs += other.seqs
+        self.has_old_rows = self.has_old_rows or other.has_old_rows
+        self.has_old_aborted = self.has_old_aborted or other.has_old_aborted
 
     def remove(self, log: ShardLog) -> None:
         """Removes what there is, as far as the stores let it. What cannot be removed does not keep
-        the rest, however long that lasts."""
+        the rest, however long that lasts. Needs no lock."""
         failure: Exception | None = None
         drops, self.drops = self.drops, []
         for drop in drops:
@@ -91,7 +93,11 @@ class Leftovers:
             )
 
     def _remove_old_rows(self, log: ShardLog) -> None:
-        """Removes what is kept of deletions and aborted transactions below the start."""
+        """Removes what is kept of deletions and aborted transactions below the start, and the
+        snapshots of segments that are gone."""
+        if log.backend.snapshots is not None:
+            metas = [segment.meta for segment in log.segments]
+            log.backend.snapshots.drop_old(log.spec, metas)
         if self.has_old_aborted:
             log.backend.forget_aborted(log.spec, 0, log.view.start_offset)
             self.has_old_aborted = False
@@ -119,8 +125,14 @@ def drops_of(log: ShardLog, segments: Sequence[Segment], seqs: Collection[int] =
 
 def clean_up(log: ShardLog) -> None:
     """Removes what is left behind. A closed log does not: opening it does."""
-    if log.leftovers and log.refusal is None:
-        log.leftovers.remove(log)
+    if not log.leftovers or log.refusal is not None:
+        return
+    left, log.leftovers = log.leftovers, Leftovers()
+    try:
+        with log.unlocked():
+            left.remove(log)
+    finally:
+        log.leftovers.add(left)
 
 
 def remove_unlocked(log: ShardLog, drops: Sequence[Drop]) -> None:
@@ -135,7 +147,8 @@ def remove_unlocked(log: ShardLog, drops: Sequence[Drop]) -> None:
 def decide(log: ShardLog, change: Callable[[], T]) -> T:
     """Makes a change of the catalog; if its outcome is unknown, the log closes."""
     try:
-        return change()
+        with log.unlocked():
+            return change()
     except StorageFailed as error:
         if error.is_outcome_unknown:
             raise log.fail(error) from error
@@ -200,7 +213,8 @@ def take_changes(log: ShardLog, seq: int) -> None:
     for segment in log.segments[:-1]:
         if segment.meta.seq != seq:
             continue
-        kept = log.backend.state.segment(log.spec.uid, seq)
+        with log.unlocked():
+            kept = log.backend.state.segment(log.spec.uid, seq)
         if kept is not None and kept.is_sealed and _copy_of(kept) != _copy_of(segment.meta):
             new = dataclasses.replace(
                 segment.meta,

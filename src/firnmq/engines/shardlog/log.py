@@ -12,13 +12,14 @@ points wait (`watermark.py`) until the replicas have them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.catalog.segments import Rows, Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Medium, Rows, Segment, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.deletion.deletions import Deletions
 from firnmq.engines.shardlog import changes
@@ -29,7 +30,7 @@ from firnmq.engines.shardlog.append import (
     merge_records,
 )
 from firnmq.engines.shardlog.backend import Backend, IndexEntry, TurnIndex
-from firnmq.engines.shardlog.producers import ProducerBatch, ProducerStates
+from firnmq.engines.shardlog.producers import PRODUCER_REFUSALS, ProducerBatch, ProducerStates
 from firnmq.engines.shardlog.reading.known import KnownBytes
 from firnmq.engines.shardlog.rolling.machine import LogClosed, RollMachine
 from firnmq.engines.shardlog.rolling.parked import ParkedAppends
@@ -38,14 +39,7 @@ from firnmq.engines.shardlog.tail import Tail, chained
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.shardlog.watchers import shown_alone
 from firnmq.engines.shardlog.watermark import HighWatermark, PendingPoint, complete
-from firnmq.errors import (
-    FirnError,
-    InvalidTransactionState,
-    OutOfOrderSequence,
-    ProducerFenced,
-    StorageFailed,
-    storage_failure,
-)
+from firnmq.errors import FirnError, StorageFailed, storage_failure
 from firnmq.health import ProblemKind
 from firnmq.index import Checkpoint, Point
 from firnmq.record import NewRecord, parse_header, patch_base
@@ -71,9 +65,11 @@ class ShardLog(HighWatermark):
         "_has_staged_control",
         "_staged_index",
         "backend",
+        "change_ended",
         "cold_end_offset",
         "cut_count",
         "hints",
+        "is_changing",
         "is_left_to_system",
         "known",
         "leftovers",
@@ -82,7 +78,6 @@ class ShardLog(HighWatermark):
         "producers",
         "refusal",
         "replication",
-        "roll_ended",
         "rolling",
         "rows",
         "segments",
@@ -111,7 +106,10 @@ class ShardLog(HighWatermark):
         self.upkeep = threading.Lock()
         """Held by the thread that rewrites segments, and taken before `lock`."""
         self.rolling = RollMachine()
-        self.roll_ended = threading.Condition(self.lock)
+        self.is_changing = False
+        """A change of the start or of segments is under way, with the lock free; see `unlocked`."""
+        self.change_ended = threading.Condition(self.lock)
+        """Notified at the end of such a change and of a roll."""
         self.wants_roll = False
         """The active segment is full or old; a roll ends that."""
         self.parked = ParkedAppends(backend.parking)
@@ -195,10 +193,6 @@ class ShardLog(HighWatermark):
             self.tail.segment.bytes.sync()
             self.synced = self.tail.checkpoint()
 
-    def tail_checkpoint(self) -> Checkpoint:
-        """The present end as a checkpoint; nothing may be staged."""
-        return self.tail.checkpoint()
-
     def note_synced(self, reached: Checkpoint) -> None:
         """Moves the checkpoint to an end whose bytes were synced without the lock."""
         self.synced = reached
@@ -217,7 +211,7 @@ class ShardLog(HighWatermark):
         if (
             stored is not None
             and synced.position - stored.position < CHECKPOINT_BYTES
-            and not (index.entries or self.rows.rows)
+            and not (index.entries or self.rows)
         ):
             return []
         self.producers.store_changes(index)
@@ -237,7 +231,6 @@ class ShardLog(HighWatermark):
         if self.replication is None:
             before = self.view
             self._staged_is_committed()
-            self.deletions.show(self.tail.next_offset)
             self.show(self._view_of_tail(before.start_offset))
             complete(requests, settlement)  # First: appends need not wait for readers.
             self.watchers.wake(settlement, shown_alone(requests, before.end_offset, self.view))
@@ -318,13 +311,10 @@ class ShardLog(HighWatermark):
             )
         )
 
-    def _show_segments(self) -> None:
-        self.change_shown(lambda view: view._replace(segments=self.segments))
-
     def _staged_is_committed(self) -> None:
         if self._staged_index is not None and self._staged_index.entries:
             self._staged_index = None
-        if self.rows.rows:
+        if self.rows:
             self.rows = Rows()
         self._has_staged_control = False
 
@@ -382,7 +372,7 @@ class ShardLog(HighWatermark):
         self.refusal = refusal
         self.drop_pending(refusal)
         self.rolling.handle(LogClosed(), 0.0)
-        self.roll_ended.notify_all()  # A roll that was only wanted will not come.
+        self.change_ended.notify_all()  # A roll that was only wanted will not come.
         self.parked.fail(refusal)
         if self.rolling.is_under_way:  # Its driver may be waiting for the high watermark.
             settlement = Settlement()
@@ -408,10 +398,10 @@ class ShardLog(HighWatermark):
         return self.spec.config.durability is Durability.FSYNC or self._has_staged_control
 
     def may_run_inline(self) -> bool:
-        """Whether a turn that appends a little is a write into the page cache: no sync, no file to
-        be made."""
+        """Whether a turn that appends a little is a write into a page cache of its own alone."""
         return (
             self.spec.config.durability is Durability.OS
+            and self.tail.segment.meta.medium is not Medium.SHARED
             and self.tail.position > 0
             and not self.lock.locked()
         )
@@ -437,18 +427,25 @@ class ShardLog(HighWatermark):
             self.backend.open_index(self.spec, meta),
         )
 
-    # Changes other than appends. The caller holds the lock. ---------------------------------
+    # Changes other than appends. The caller holds the lock, with `rolling.steps.unchanging`. -----
+
+    @contextmanager
+    def unlocked(self) -> Iterator[None]:
+        """Releases the lock, which is held, while other stores are waited for: appends go on, and
+        every other change waits for this one."""
+        assert not self.is_changing
+        self.is_changing = True
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
+            self.is_changing = False
+            self.change_ended.notify_all()
 
     def move_start(self, start_offset: int) -> None:
         """Moves the start and drops sealed segments that end at or below it."""
         changes.move_start(self, start_offset)
-
-    def forget_idle_producers(self, idle_ms: int) -> int:
-        """Drops producers that have stored nothing for so long; how many."""
-        idle = self.producers.forget_idle(idle_ms, self.backend.clock.now_ms())
-        if idle:
-            self.backend.forget_producers(self.spec, idle)
-        return len(idle)
 
     def append_at_opening(self, batches: Sequence[bytearray]) -> None:
         """Appends control batches, durably, to a log that is being opened and has no other user.
@@ -476,23 +473,23 @@ class ShardLog(HighWatermark):
         self.stored = self._staged_index = None
         self._staged_is_committed()
         self.wants_roll = False
-        self.deletions.show(tail.next_offset)
         self.show(self._view_of_tail(self.view.start_offset))
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
         """Puts the same sealed segment in another medium."""
         self.segments = tuple(new if each is old else each for each in self.segments)
-        self._show_segments()
+        self.change_shown(lambda view: view._replace(segments=self.segments))
         self.hints = {}  # Its epoch may be one that other bytes had.
 
     def replace_sealed(self, old: list[Segment], new: Segment) -> None:
         """Puts one segment in the place of some neighbours, whose readers then start over."""
+        merged = [segment.meta for segment in old[1:]]
+        with self.unlocked():
+            self.backend.state.replace_sealed(self.spec.uid, new.meta, merged)
         first = self.segments.index(old[0])
         assert self.segments[first : first + len(old)] == tuple(old)
-        merged = [segment.meta for segment in old[1:]]
-        self.backend.state.replace_sealed(self.spec.uid, new.meta, merged)
         self.segments = (*self.segments[:first], new, *self.segments[first + len(old) :])
-        self._show_segments()
+        self.change_shown(lambda view: view._replace(segments=self.segments))
         self.cut_count += 2
         for segment in old:
             self.known.forget(segment.meta.seq)
@@ -594,7 +591,5 @@ class ShardLog(HighWatermark):
         return self._staged_index
 
 
-PRODUCER_REFUSALS = (ProducerFenced, OutOfOrderSequence, InvalidTransactionState)
-"""What a producer's batch may be refused with; the shard goes on."""
 STORAGE_ERRORS = (OSError, FirnError)
 """What staging, syncing and committing may raise: all of it closes the shard."""

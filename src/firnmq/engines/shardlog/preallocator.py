@@ -1,4 +1,4 @@
-"""Which logs of a worker are preallocated for their next small durable appends."""
+"""Which logs of a worker are preallocated for their next appends."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ class Preallocator:
         self._is_full = False
         self._none_until = 0.0
 
-    def note_synced(self, log: ShardLog, position: int) -> None:
-        """A turn has appended to the log from this position on, durably."""
-        if (
-            0 < log.tail.position - position <= SMALL_APPEND_BYTES
-            and log.tail.segment.bytes.is_file
-        ):
+    def note_appended(self, log: ShardLog, position: int) -> None:
+        """A turn has appended to the log from this position on."""
+        size = log.tail.position - position
+        if not size or not log.tail.segment.bytes.is_file:
+            return
+        if size > SMALL_APPEND_BYTES:  # The file reserves blocks by itself.
+            self._given.add(log)
+        elif log.wants_sync:
             self._wanted.append(log)
 
     def note_failed(self, log: ShardLog) -> None:

@@ -26,10 +26,10 @@ from firnmq.record.batch import Buffer
 from firnmq.record.selection import OFFSET_END
 
 NO_PRODUCER = -1
+PRODUCER_REFUSALS = (ProducerFenced, OutOfOrderSequence, InvalidTransactionState)
+"""What a producer's batch may be refused with; the shard goes on."""
 BATCHES_KEPT = 5
 """As many requests as a client may have in flight, any of which it may send again."""
-SNAPSHOT_PRODUCERS_MAX = 2_000
-"""At most this many go into a sealed segment's description, which must stay below a megabyte."""
 _SEQUENCES = 2**31
 
 _PRODUCER = struct.Struct(
@@ -207,18 +207,6 @@ class ProducerStates:
             for producer_id, start in self._open.items()
         )
 
-    def snapshot(self) -> tuple[tuple[int, bytes], ...]:
-        """Producers with their packed states, for a node that continues the shard from here: those
-        with an open transaction and the newest of the others, as many as are worth keeping."""
-        newest = sorted(
-            self._by_id.items(),
-            key=lambda each: (
-                each[1].transaction_start is None,
-                -each[1].batches[-1].last_offset if each[1].batches else 0,
-            ),
-        )
-        return tuple((each, state.pack()) for each, state in newest[:SNAPSHOT_PRODUCERS_MAX])
-
     # What was stored ----------------------------------------------------------------------------
 
     def note(self, header: BatchHeader, base_offset: int, batch: Buffer, now_ms: int) -> None:
@@ -362,6 +350,20 @@ def unpack_aborted(last_offset: int, packed: bytes) -> AbortedTransaction:
         raise Corruption(f"{len(packed)} bytes are no aborted transaction's entry")
     producer_id, first_offset, stable_offset = _ABORTED.unpack(packed)
     return AbortedTransaction(producer_id, first_offset, last_offset, stable_offset)
+
+
+def newest_producers(
+    producers: Iterable[tuple[int, bytes]], count_max: int
+) -> tuple[tuple[int, bytes], ...]:
+    """Of producers with their packed states, those with an open transaction and the newest of the
+    others, at most so many."""
+
+    def order(each: tuple[int, bytes]) -> tuple[bool, int]:
+        state = Producer.unpack(each[1])
+        last_offset = state.batches[-1].last_offset if state.batches else 0
+        return state.transaction_start is None, -last_offset
+
+    return tuple(sorted(producers, key=order)[:count_max])
 
 
 def sequence_after(sequence: int, steps: int) -> int:

@@ -25,14 +25,17 @@ from firnmq.engines.shardlog.changes import trim_deletions
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES, SegmentScan
+from firnmq.engines.shardlog.snapshot import Snapshot, snapshot_at
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.errors import Corruption
+from firnmq.eventlog import EventLogger
 from firnmq.index import Checkpoint, IndexBuilder, Point, RocksSegmentIndex
 from firnmq.record import BatchEntry, BatchStream, Reason, crc32c, parse_header
 from firnmq.record.deletion import deletion_of
 from firnmq.record.selection import OFFSET_END
 
 _ENTRIES_PER_COMMIT = 20_000
+_log = EventLogger("engine")
 
 
 class DurableStorage(Backend, Protocol):
@@ -76,9 +79,14 @@ def open_log(
         state.forget_segments(spec.uid, [meta.seq for meta in deleted if meta.tier is None])
     local = [segment.meta for segment in segments if segment.meta.is_local]
     backend.drop_strays(spec, local)
+    if backend.snapshots is not None:
+        backend.snapshots.drop_strays(spec, [segment.meta for segment in segments])
     producers = backend.load_producers(spec)
     deletions = Deletions(state.deletions.entries(spec.uid))
-    scan, scanned, cut = _recover_tail(spec, backend, segments, failed, producers, deletions)
+    before = _Before.of(segments, start_offset)
+    scan, scanned, cut = _recover_tail(
+        spec, backend, segments[-1], failed, producers, deletions, before
+    )
     log = ShardLog(
         spec,
         backend,
@@ -86,7 +94,7 @@ def open_log(
         tail=scan.tail,
         start_offset=start_offset,
         deletions=scan.deletions,
-        producers=producers,
+        producers=scan.producers,
     )
     trim_deletions(log)  # A crash may have come after the start moved.
     state.retired_deletions.cut(spec.uid, log.tail.next_offset)
@@ -114,11 +122,11 @@ def truncate_log(
             None,
             log.producers,
             log.deletions,
-            _open_before(log.segments),
+            _Before.of(log.segments, log.view.start_offset),
         )
         scan.run(position)
         scan.finish()
-        log.deletions = scan.deletions
+        log.producers, log.deletions = scan.producers, scan.deletions
         log.restart(scan.tail)
         trim_deletions(log)
         if state is not None:
@@ -130,15 +138,14 @@ def truncate_log(
 def _recover_tail(
     spec: ShardSpec,
     backend: Backend,
-    segments: tuple[Segment, ...],
+    segment: Segment,
     failed: ShardLog | None,
     producers: ProducerStates,
     deletions: Deletions,
+    before: _Before,
 ) -> tuple[_TailScan, int, int]:
     """Finds where the active segment ends; returns the scan that did, bytes scanned and bytes
     truncated."""
-    segment = segments[-1]
-    opened = _open_before(segments)
     index = segment.index
     assert isinstance(index, RocksSegmentIndex), "a durable log has its index in RocksDB"
     checkpoint = index.checkpoint()
@@ -158,7 +165,7 @@ def _recover_tail(
         # goes first, since a crash after the truncation would make it promise bytes that are gone.
         index.clear()
         checkpoint = None
-    scan = _TailScan(spec, backend, segment, checkpoint, producers, deletions, opened)
+    scan = _TailScan(spec, backend, segment, checkpoint, producers, deletions, before)
     scan.run(limit)
     tail = scan.tail
     cut_bytes = 0
@@ -172,7 +179,7 @@ def _recover_tail(
     if stored is not None and stored.indexed_upto > tail.next_offset:
         # Entries for bytes that are gone hide among good ones: rebuild the segment's index.
         index.clear()
-        scan = _TailScan(spec, backend, segment, None, producers, scan.deletions, opened)
+        scan = _TailScan(spec, backend, segment, None, scan.producers, scan.deletions, before)
         scan.run(tail.position)
     scan.finish()
     return scan, scan.scanned_bytes, cut_bytes
@@ -212,9 +219,16 @@ def _check_synced(segment: Segment, checkpoint: Checkpoint) -> None:
         )
 
 
-def _open_before(segments: tuple[Segment, ...]) -> tuple[OpenTransaction, ...]:
-    """Transactions that were open where the active segment begins."""
-    return segments[-2].meta.transactions if len(segments) > 1 else ()
+class _Before(NamedTuple):
+    """What the metadata know of a log before its active segment."""
+
+    start_offset: int
+    transactions: tuple[OpenTransaction, ...]
+    """Those that were open where the active segment begins."""
+
+    @classmethod
+    def of(cls, segments: tuple[Segment, ...], start_offset: int) -> _Before:
+        return cls(start_offset, segments[-2].meta.transactions if len(segments) > 1 else ())
 
 
 def _shown_length(log: ShardLog, segment: Segment) -> int:
@@ -229,8 +243,8 @@ class _TailScan:
     """Walks an active segment from its checkpoint, checking and indexing every batch.
 
     What is kept of producers and deletions goes up to where the segment is indexed. Without a
-    checkpoint it is taken back to the segment's beginning and rebuilt, since it may speak of what
-    is gone.
+    checkpoint it may speak of what is gone. Then the snapshot at the segment's beginning replaces
+    it, or it is taken back to there if there is none, and the scan adds the rest.
     """
 
     def __init__(
@@ -241,20 +255,20 @@ class _TailScan:
         checkpoint: Checkpoint | None,
         producers: ProducerStates,
         deletions: Deletions,
-        opened: tuple[OpenTransaction, ...],
+        before: _Before,
     ) -> None:
-        self._producers = producers
+        self.producers = producers
         self.deletions = deletions
         self._now_ms = backend.clock.now_ms()
-        if checkpoint is None:
-            self._known_upto = segment.meta.base_offset
-            if producers.rewind(self._known_upto, opened, self._now_ms):
+        self._known_upto = segment.meta.base_offset
+        if checkpoint is not None:
+            self._known_upto = checkpoint.indexed_upto
+        elif not self._restore(spec, backend, before):
+            if producers.rewind(self._known_upto, before.transactions, self._now_ms):
                 backend.forget_aborted(spec, self._known_upto, OFFSET_END)
             if any(deletions.entries(self._known_upto, OFFSET_END)):
                 self.deletions = deletions.rewound(self._known_upto)
                 backend.state.forget_deletions(spec.uid, self._known_upto)
-        else:
-            self._known_upto = checkpoint.indexed_upto
         self._spec = spec
         self._backend = backend
         self._segment = segment
@@ -263,6 +277,18 @@ class _TailScan:
         self.tail = _tail_at(segment, checkpoint)
         if self.tail.position:
             self.tail.first_append_ms = segment.meta.created_ms
+
+    def _restore(self, spec: ShardSpec, backend: Backend, before: _Before) -> bool:
+        """Begins with the snapshot at the segment's beginning; False if there is none."""
+        snapshot = _read_snapshot(spec, backend, self._known_upto)
+        if snapshot is None:
+            return False
+        snapshot = snapshot.from_offset(before.start_offset)
+        if snapshot != snapshot_at(self._known_upto, self.producers, self.deletions):
+            backend.restore(spec, snapshot)
+        self.producers = snapshot.producer_states()
+        self.deletions = Deletions(dict(snapshot.deletions))
+        return True
 
     def run(self, limit: int) -> None:
         """Takes batches up to the limit or the first that is torn or corrupt."""
@@ -292,7 +318,7 @@ class _TailScan:
         if self.scanned_bytes:
             self._sink.set_checkpoint(tail.checkpoint())
             # With the checkpoint, as the next recovery begins at it and does not look back.
-            self._producers.store_changes(self._sink)
+            self.producers.store_changes(self._sink)
             self.deletions.store_changes(self._sink)
             self._commit()
         self.deletions.show(tail.next_offset)
@@ -313,7 +339,7 @@ class _TailScan:
         tail.next_offset = entry.last_offset + 1
         if entry.base_offset >= self._known_upto:
             if entry.producer_id >= 0:
-                self._producers.note(parse_header(batch, 0), entry.base_offset, batch, self._now_ms)
+                self.producers.note(parse_header(batch, 0), entry.base_offset, batch, self._now_ms)
             elif (deletion := deletion_of(batch)) is not None:
                 self.deletions.note(entry.base_offset, deletion)
         if tail.first_append_ms is None:
@@ -324,6 +350,18 @@ class _TailScan:
     def _commit(self) -> None:
         self._backend.commit_entries(self._sink.entries)
         self._sink = self._backend.turn_index(self._spec, self._segment)
+
+
+def _read_snapshot(spec: ShardSpec, backend: Backend, end_offset: int) -> Snapshot | None:
+    """The snapshot at an offset. A damaged one is as good as none: what is beside the index goes at
+    least as far."""
+    if backend.snapshots is None:
+        return None
+    try:
+        return backend.snapshots.read(spec, end_offset)
+    except Corruption as error:
+        _log.warning("snapshot_damaged", shard=spec.name, error=str(error))
+        return None
 
 
 def _tail_at(segment: Segment, checkpoint: Checkpoint | None) -> Tail:

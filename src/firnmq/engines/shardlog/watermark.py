@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from firnmq.disk import Settlement
-from firnmq.engines.deletion.deletions import Deletions, Trim
+from firnmq.engines.deletion.deletions import Deletions, Trim, trim
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.shardlog.watchers import Watchers
@@ -84,9 +84,11 @@ class HighWatermark:
         return bool(self._pending)
 
     def show(self, view: View) -> None:
-        """Moves the high watermark to the end of the view, while no point waits."""
+        """Moves the high watermark to the end of the view, while no point waits. Deletions below it
+        count from now on."""
         with self._gate:
             assert not self._pending
+            self.deletions.show(view.end_offset)
             self.view = view
 
     def change_shown(self, change: Callable[[View], View]) -> None:
@@ -98,13 +100,18 @@ class HighWatermark:
 
     def trim_deletions(self, keep: Callable[[Trim], None]) -> None:
         """Forgets deletions that are about records below the start alone, once `keep` has stored
-        what changes. What readers of older views need is replaced, not changed."""
+        what changes. What readers of older views need is replaced, not changed.
+
+        Turns may go on at the same time, but no other change of the log.
+        """
         with self._gate:
-            trim = self.deletions.trim(self.view.start_offset)
-        keep(trim)
-        if trim.changed:
+            shown, start_offset = self.deletions.shown(), self.view.start_offset
+        found = trim(shown, start_offset)
+        keep(found)
+        if found.changed:
             with self._gate:
-                self.deletions = self.deletions.trimmed(trim.changed)
+                found.left.replace(self.deletions, found.changed)
+                self.deletions = found.left
 
     def add_pending(self, point: PendingPoint, settlement: Settlement) -> None:
         """Lets a point wait for the high watermark. One that is there already is shown at once."""

@@ -143,9 +143,18 @@ class SegmentSource:
             keys=index.keys(),
             tags=index.tags(),
             aborted=tuple(self._log.view.aborted.overlapping(meta.base_offset, meta.end_offset)),
-            producers=self._state.producers(self._log.spec.uid, meta.seq),
+            producers=self._producers(),
             deletions=tuple(self._log.deletions.entries(meta.base_offset, meta.end_offset)),
         )
+
+    def _producers(self) -> tuple[tuple[int, bytes], ...]:
+        """From the snapshot at the segment's end; an earlier version kept them in the metadata."""
+        log, meta = self._log, self.meta
+        snapshots = log.backend.snapshots
+        snapshot = None if snapshots is None else snapshots.read(log.spec, meta.end_offset)
+        if snapshot is not None:
+            return snapshot.producers
+        return self._state.producers(log.spec.uid, meta.seq)
 
 
 def _check_stored(log: ShardLog, segment: Segment) -> None:

@@ -10,7 +10,7 @@ At most one batch and `ENTRIES_PER_PASS` index entries are in memory at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +19,10 @@ from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.catalog.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.media.durable import ByteLayout
+from firnmq.engines.media.layouts import SharedFile
+from firnmq.engines.media.snapshots import SNAPSHOT_SUFFIX
 from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.tiering.api import Unreachable
 from firnmq.engines.verify.deletions import DeletionCheck
 from firnmq.engines.verify.findings import Finding, FindingKind, Notes, Verification
@@ -50,6 +53,7 @@ class Verifier:
         state: ShardState,
         layouts: Mapping[str, ByteLayout],
         directory: Path,
+        shared: SharedFile,
         memory_log: Callable[[str], ShardLog],
         wait_for_roll: Callable[[ShardSpec], None],
         shown_length: Callable[[ShardSpec], int | None],
@@ -63,6 +67,7 @@ class Verifier:
         self._state = state
         self._layouts = layouts
         self._directory = directory
+        self._shared = shared
         self._memory_log = memory_log
         self._wait_for_roll = wait_for_roll
         self._shown_length = shown_length
@@ -162,8 +167,18 @@ class Verifier:
                     return 0  # Checking it will say so.
         return 0
 
-    def stray_directories(self) -> Iterator[Finding]:
-        """Directories among the segment files that belong to no shard."""
+    def outside_shards(self) -> Iterator[Finding]:
+        """Directories among the segment files that belong to no shard, and shared files of which
+        the rows say something else than is there."""
+        for fault in self._shared.audit():
+            yield Finding(
+                shard="",
+                segment_seq=None,
+                where=fault.path,
+                position=None,
+                kind=FindingKind.FILE_MISSING if fault.is_missing else FindingKind.ORPHAN,
+                message=fault.reason,
+            )
         names = {spec.name for spec in self._state.shards()}
         if not self._directory.is_dir():
             return
@@ -277,11 +292,14 @@ class Verifier:
         remote = {place for place, meta in known.items() if not meta.is_local}
         directory = self._directory / spec.name
         if directory.is_dir():
+            ends = {meta.base_offset for meta in known.values()}
             for path in sorted(directory.iterdir()):
-                if str(path) not in places:
+                if path.suffix == SNAPSHOT_SUFFIX and path.stem.isdigit():
+                    _check_snapshot(spec, path, ends, notes)
+                elif str(path) not in places:
                     text = f"{path.stat().st_size:,} bytes that belong to no segment"
                     notes.add(FindingKind.ORPHAN, text, str(path))
-        for family in (Family.INDEX, Family.MESSAGES):
+        for family in (Family.INDEX, Family.MESSAGES, Family.LOCATIONS):
             for seq in self._stored_seqs(family, spec.uid):
                 if seq in other_places:
                     text = f"entries of an interrupted compaction; {_OPENING_REMOVES}"
@@ -313,6 +331,18 @@ class Verifier:
             if seq == NO_SEGMENT:
                 return
             lower = PREFIX.pack(uid, seq + 1, 0)[:8]
+
+
+def _check_snapshot(spec: ShardSpec, path: Path, ends: Collection[int], notes: Notes) -> None:
+    end_offset = int(path.stem)
+    if end_offset > max(ends, default=0):
+        text = f"a snapshot of an interrupted roll; {_OPENING_REMOVES}"
+        notes.add(FindingKind.ORPHAN, text, str(path))
+        return
+    try:
+        Snapshot.unpack(path.read_bytes(), spec.uid, end_offset)
+    except Corruption as error:
+        notes.add(FindingKind.PRODUCER, error.reason, str(path))
 
 
 def _indexed_upto(live: list[Segment]) -> tuple[int, bool]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -14,8 +12,8 @@ import msgspec
 
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
+from firnmq.guard import guarded
 
-_GUARD = Path(__file__).with_name("guard.py")
 _STOP_S = 10.0
 """How long a member may take to stop; it hands its leadership over first."""
 _BACKOFF_S, _BACKOFF_S_MAX = 0.5, 30.0
@@ -100,7 +98,7 @@ class EtcdMember:
             if self._stopping.is_set():
                 return 0
             self._process = process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *self._command],
+                guarded(self._command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -28,12 +28,14 @@ _WITHOUT_HINTS_S = 0.02
 """How often a process looks where there can be no hints."""
 _LOGGED_AFTER_S = 1.0
 """A wait that is longer than this is logged while it lasts."""
+_HOLDER_BYTES = 20
 _PRIVATE_DIRECTORY, _PRIVATE_FILE = 0o700, 0o600
 _log = EventLogger("meta")
 
 
 class WriterLock:
-    """Held by the one thread of one process that may write. A process that is killed lets go."""
+    """Held by the one thread of one process that may write. A process that is killed lets go. One
+    that is stopped does not, so that the file names it: those that wait say for whom."""
 
     def __init__(self, path: Path, wait_s: float) -> None:
         self._path = path
@@ -41,6 +43,7 @@ class WriterLock:
         self._threads = threading.RLock()
         self._depth = 0
         """How often the thread that holds the lock has entered it."""
+        self._holder = str(os.getpid()).encode().ljust(_HOLDER_BYTES)
         self._is_closed = False
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(path, flags, _PRIVATE_FILE)
@@ -74,15 +77,19 @@ class WriterLock:
                 os.close(self._file)
 
     def _lock_file(self, deadline: float) -> None:
-        logs_at = time.monotonic() + _LOGGED_AFTER_S
+        began = time.monotonic()
+        logs_at = began + _LOGGED_AFTER_S
         while not self._has_locked_file():
             now = time.monotonic()
             if now >= deadline:
                 raise self._timed_out()
             if now >= logs_at:
                 logs_at = deadline
-                _log.warning("meta_waits", waits_for="the process that writes", file=self._path)
+                _log.warning("meta_waits", waits_for=self._present_holder(), file=self._path)
             time.sleep(random.uniform(0, 2 * _ATTEMPT_S))
+        os.pwrite(self._file, self._holder, 0)
+        if time.monotonic() - began > _LOGGED_AFTER_S:
+            _log.info("meta_goes_on", file=self._path)
 
     def _has_locked_file(self) -> bool:
         try:
@@ -93,8 +100,30 @@ class WriterLock:
 
     def _timed_out(self) -> TimedOut:
         return TimedOut(
-            f"another writer has held {self._path} for {self._wait_s:g} s; nothing was changed"
+            f"{self._present_holder()} has held {self._path} for {self._wait_s:g} s; "
+            "nothing was changed"
         )
+
+    def _present_holder(self) -> str:
+        """The process that has the lock, and what keeps it from going on."""
+        try:
+            pid = int(os.pread(self._file, _HOLDER_BYTES, 0))
+        except (OSError, ValueError):
+            return "another writer"
+        if pid == os.getpid():
+            return "another thread"
+        state = _state_of(pid)
+        return f"process {pid}{f', which is {state}' if state else ''}"
+
+
+def _state_of(pid: int) -> str:
+    """Why a process does not go on, as far as the system tells; empty if it may."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    state = text.rpartition(")")[2].split()[0]
+    return {"T": "stopped (kill -CONT lets it go on)", "t": "stopped by a debugger"}.get(state, "")
 
 
 class Hints:

@@ -17,28 +17,26 @@ from firnmq.config import AdminConfig
 from firnmq.disk import call_blocking
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.eventlog import EventLogger
+from firnmq.server.admin.elsewhere import Elsewhere
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
 from firnmq.server.admin.endpoints.rules import RuleAdmin
 from firnmq.server.admin.endpoints.tiering import TierAdmin
 from firnmq.server.admin.endpoints.topics import TopicAdmin
 from firnmq.server.admin.endpoints.users import UserAdmin
-from firnmq.server.admin.errors import Refused, status_of
+from firnmq.server.admin.errors import GroupElsewhere, Refused, status_of
 from firnmq.server.admin.http.guard import JSON, AccessGuard, check_role
 from firnmq.server.admin.http.limits import BodyBudget
 from firnmq.server.admin.http.places import SharedPlaces, StreamTurn
 from firnmq.server.admin.http.token import Role, Tokens
-from firnmq.server.admin.metrics import CONTENT_TYPE, Metrics
+from firnmq.server.admin.machine import Machine
+from firnmq.server.admin.metrics import CONTENT_TYPE, Metrics, scrape_text
 from firnmq.server.admin.openapi import openapi
+from firnmq.server.admin.others import OtherNodes
 from firnmq.server.admin.parts import NodeParts
-from firnmq.server.admin.routes import (
-    Call,
-    Endpoint,
-    cluster_status,
-    endpoints,
-    node_status,
-)
-from firnmq.server.documents import CommandLine, Failure, Readiness
+from firnmq.server.admin.reports import NodeReports, node_status, readiness
+from firnmq.server.admin.routes import Call, Endpoint, endpoints
+from firnmq.server.documents import CommandLine, Failure, NodeStatus, Readiness
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -59,7 +57,19 @@ _log = EventLogger("admin")
 
 def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starlette:
     """`streams`: places of pages of records that clients have not taken."""
-    groups, topics = GroupAdmin(parts), TopicAdmin(parts)
+    others = None if parts.local.member is None else OtherNodes(parts.local.member)
+    groups, topics = GroupAdmin(parts, others), TopicAdmin(parts)
+    reports = NodeReports(parts, others)
+    admin = parts.config.admin
+    bodies = BodyBudget(admin.body_bytes_total_max, body_bytes_max=admin.body_bytes_max)
+    metrics = Metrics(parts, groups, bodies)
+    machine = None
+    if parts.place is not None and others is not None:
+        machine = Machine(parts.place, others, reports, metrics)
+
+    async def status() -> NodeStatus:
+        return node_status(parts) if machine is None else await machine.status()
+
     table = endpoints(
         topics,
         groups,
@@ -67,13 +77,12 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         RuleAdmin(parts.rules),
         TierAdmin(parts),
         LakeAdmin(parts),
-        lambda: node_status(parts),
-        lambda: cluster_status(parts),
+        status,
+        reports.cluster,
     )
-    admin = parts.config.admin
-    bodies = BodyBudget(admin.body_bytes_total_max, body_bytes_max=admin.body_bytes_max)
-    metrics = Metrics(parts, groups, bodies)
     guard = _Guard(admin, tokens, parts, bodies, streams)
+    if others is not None:
+        guard.elsewhere = Elsewhere(others, table, guard.failure)
     installed = version("firnmq")
     document = msgspec.json.encode(openapi(table, installed))
 
@@ -81,18 +90,17 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         return _json(Readiness(status="live"))
 
     async def ready(_: Request) -> Response:
-        if not parts.broker.is_serving:
-            return _json(Readiness(status="stopping"), 503)
-        reasons = parts.local.health.summary()
-        status = "failing" if reasons else "ready"
-        return _json(Readiness(status=status, reasons=reasons), 503 if reasons else 200)
+        found = readiness(parts) if machine is None else await machine.readiness()
+        return _json(found, 200 if found.status == "ready" else 503)
 
     async def scrape(request: Request) -> Response:
         async with guard.documents.place(_address(request)):
-            return Response(await metrics.text(), media_type=CONTENT_TYPE)
+            families = await (metrics.families() if machine is None else machine.families())
+            return Response(scrape_text(families), media_type=CONTENT_TYPE)
 
     async def command(line: CommandLine) -> bytes | None:
-        served = parts.local.path.stat()
+        path = parts.local.path if parts.place is None else parts.place.directory
+        served = path.stat()
         found = (line.version, line.device, line.inode)
         if parts.answer_command is None or found != (installed, served.st_dev, served.st_ino):
             return None
@@ -139,6 +147,8 @@ class _Guard:
         self._bodies = bodies
         self._decoding = SharedPlaces(1)
         self.documents = SharedPlaces(_DOCUMENTS_MAX)
+        self.elsewhere: Elsewhere | None = None
+        """Requests that another node must answer; None if the node is alone."""
 
     def open(self, answer: Answer) -> Answer:
         """For what needs no token."""
@@ -156,7 +166,6 @@ class _Guard:
                 turn = StreamTurn(self._streams, self.documents, _address(request))
                 call = Call(path=path, query=dict(request.query_params))
                 return await self._streamed(endpoint.stream(call, turn), turn, request.url.path)
-            assert endpoint.answer is not None
             # The body's budget is held until the response, since its records stay in memory too.
             with self._bodies.body(_address(request)) as count:
                 body = None
@@ -165,15 +174,25 @@ class _Guard:
                 call = Call(path=path, query=dict(request.query_params), body=body)
                 if request.method == "GET":
                     async with self.documents.place(_address(request)):
-                        return _json(await endpoint.answer(call))
-                result = await endpoint.answer(call)
-            if not request.url.path.endswith(_NO_CHANGES):
+                        return await self._document(endpoint, call)
+                response = await self._document(endpoint, call)
+            if response.status_code == 200 and not request.url.path.endswith(_NO_CHANGES):
                 _log.info("admin_change", method=request.method, path=request.url.path)
                 who, what = f"token {request.state.caller}", f"{request.method} {endpoint.path}"
                 self._audit.changed(who, _address(request), what, [request.url.path])
-            return _json(result)
+            return response
 
         return self.closed(answer, endpoint.role)
+
+    async def _document(self, endpoint: Endpoint, call: Call) -> Response:
+        """The endpoint's answer, by the node that has it."""
+        assert endpoint.answer is not None
+        try:
+            return _json(await endpoint.answer(call))
+        except GroupElsewhere as elsewhere:
+            assert self.elsewhere is not None
+            status, document = await self.elsewhere.ask(elsewhere.node, endpoint, call)
+            return Response(document, status, media_type=JSON)
 
     def command(self, printed: Callable[[CommandLine], Awaitable[bytes | None]]) -> Answer:
         """Answers a command line with the command's output, or with 204 if the command must run in
@@ -211,7 +230,7 @@ class _Guard:
                     turn.leave()
                     piece = await next_piece()
             except FirnError as error:
-                yield msgspec.json.encode(self._failure(error, path)[0]) + b"\n"
+                yield msgspec.json.encode(self.failure(error, path)[0]) + b"\n"
 
         try:
             first = await next_piece()
@@ -220,7 +239,7 @@ class _Guard:
             raise
         return _Stream(pieces(), lines, turn)
 
-    def _failure(self, error: FirnError, path: str) -> tuple[Failure, int]:
+    def failure(self, error: FirnError, path: str) -> tuple[Failure, int]:
         self._catalog.explain(error)
         status = status_of(error)
         if status >= 500 and not isinstance(error, Refused):
@@ -235,7 +254,7 @@ class _Guard:
                 self._check(request, role)
                 return await answer(request)
             except FirnError as error:
-                return _json(*self._failure(error, request.url.path))
+                return _json(*self.failure(error, request.url.path))
             except ClientDisconnect:
                 return Response(status_code=400)
 

@@ -37,11 +37,10 @@ class GroupNotFound(NotFound):
 
 
 class GroupElsewhere(FirnError):
-    """Another node of the cluster coordinates the group."""
+    """Another node of the cluster coordinates the group, and gets the request."""
 
-    def __init__(self, group: str, node: int, http: str) -> None:
-        where = f"ask it at {http} (--node)" if http else "it is away, or has no HTTP listener"
-        super().__init__(f"group {group!r} is coordinated by node {node}: {where}")
+    def __init__(self, group: str, node: int) -> None:
+        super().__init__(f"group {group!r} is coordinated by node {node}")
         self.group = group
         self.node = node
 

@@ -46,29 +46,33 @@ _PROBLEMS = {
         "Databases of the node that refuse writes.",
     ),
     ProblemKind.DISK_FULL: ("firn_disk_full", "1 while appends are refused for want of room."),
+    ProblemKind.METADATA_AWAY: (
+        "firn_metadata_away",
+        "1 while the metadata of the cluster cannot be changed.",
+    ),
 }
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Produces the text of one scrape."""
+    """What the node says in one scrape. Of topics it counts the shards that it leads, so that the
+    nodes of a cluster add up."""
 
     def __init__(self, parts: NodeParts, groups: GroupAdmin, bodies: BodyBudget) -> None:
         self._parts = parts
         self._groups = groups
         self._bodies = bodies
+        self._process = ProcessCollector(registry=None)
         self._series_max = parts.config.admin.metrics_series_max
 
-    async def text(self) -> bytes:
-        registry = CollectorRegistry(auto_describe=False)
-        ProcessCollector(registry=registry)
-        registry.register(_Families([self._build(), *self._broker(), *self._storage()]))
-        registry.register(_Families([*await self._topics(), *await self._lag()]))
+    async def families(self) -> list[Metric]:
+        found = [*self._process.collect(), self._build(), *self._broker(), *self._storage()]
+        found += [*await self._topics(), *await self._lag()]
         tier = self._parts.local.tier
         if tier is not None:
             status = await call_blocking(None, tier.mover.status)
-            registry.register(_Families([*_tiering(status)]))
-        return generate_latest(registry)
+            found += _tiering(status)
+        return found
 
     def _build(self) -> Metric:
         info = GaugeMetricFamily(
@@ -212,18 +216,20 @@ class Metrics:
             left -= topic.shard_count
             if left < 0:
                 break
-            shards.add_metric([topic.name], topic.shard_count)
             logs = manager.driver(topic.config.storage_type).logs
             if logs is None:
+                shards.add_metric([topic.name], topic.shard_count)
                 continue
+            led = [each for each in enumerate(topic.shard_names()) if logs.leads(each[1])]
+            shards.add_metric([topic.name], len(led))
             try:
-                found = [await logs.status(shard) for shard in topic.shard_names()]
+                found = [(seq, await logs.status(shard)) for seq, shard in led]
             except FirnError:
                 continue  # Deleted during the scrape, or its storage fails: others are still shown.
-            stored.add_metric([topic.name], sum(status.length_bytes for status in found))
-            segments.add_metric([topic.name], sum(len(status.segments) for status in found))
-            appended.add_metric([topic.name], sum(status.end_offset for status in found))
-            for seq, status in enumerate(found):
+            stored.add_metric([topic.name], sum(status.length_bytes for _, status in found))
+            segments.add_metric([topic.name], sum(len(status.segments) for _, status in found))
+            appended.add_metric([topic.name], sum(status.end_offset for _, status in found))
+            for seq, status in found:
                 starts.add_metric([topic.name, str(seq)], status.start_offset)
                 ends.add_metric([topic.name, str(seq)], status.end_offset)
         return [shards, stored, segments, appended, starts, ends]
@@ -247,6 +253,13 @@ class Metrics:
                 if row.lag is not None:
                     lag.add_metric([group, row.topic, str(row.shard)], row.lag)
         return [lag]
+
+
+def scrape_text(families: list[Metric]) -> bytes:
+    """Families in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return generate_latest(registry)
 
 
 class _Families(Collector):

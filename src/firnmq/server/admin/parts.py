@@ -14,6 +14,7 @@ from firnmq.brokers.security import UserStore
 from firnmq.brokers.security.acl import RuleStore
 from firnmq.server.documents import CommandLine
 from firnmq.server.local import LocalStore
+from firnmq.server.processes.place import Place
 from firnmq.server.reading import Reading
 from firnmq.server.settings import NodeConfig
 
@@ -36,6 +37,8 @@ class NodeParts:
     users: UserStore
     rules: RuleStore
     started_ms: int
+    place: Place | None
+    """Which of several processes of the machine it is; None if it is the only one."""
     answer_command: AnswerCommand | None
     """Answers short commands; None if all run in their own processes."""
     stopping: asyncio.Event

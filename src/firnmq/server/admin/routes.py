@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from firnmq.errors import InvalidArgument
 from firnmq.lake.plans.plan import Plan, Wanted
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
@@ -18,10 +17,8 @@ from firnmq.server.admin.endpoints.topics import TopicAdmin
 from firnmq.server.admin.endpoints.users import UserAdmin
 from firnmq.server.admin.http.places import StreamTurn
 from firnmq.server.admin.http.token import Role
-from firnmq.server.admin.parts import NodeParts
 from firnmq.server.documents import (
     AccessRule,
-    ClusterNode,
     ClusterStatus,
     Deletion,
     GroupDeleted,
@@ -42,7 +39,6 @@ from firnmq.server.documents import (
     ScrubRequest,
     Segment,
     ShardDeletion,
-    StorageProblem,
     StoredRecord,
     TopicDeleted,
     TopicDescription,
@@ -56,8 +52,6 @@ from firnmq.server.documents import (
 from firnmq.server.reading import number_of, reading_of
 from firnmq.tiering.archive.scrubber import ScrubReport
 from firnmq.tiering.move.status import TierStatus
-
-_PROBLEMS_SHOWN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +99,8 @@ def endpoints(
     rules: RuleAdmin,
     tier: TierAdmin,
     lake: LakeAdmin,
-    status: Callable[[], NodeStatus],
-    cluster: Callable[[], ClusterStatus],
+    status: Callable[[], Awaitable[NodeStatus]],
+    cluster: Callable[[], Awaitable[ClusterStatus]],
 ) -> list[Endpoint]:
     return [
         Endpoint(
@@ -115,7 +109,7 @@ def endpoints(
             path="/v1/cluster",
             summary="The cluster's nodes, as this one knows them, and how many shards each leads.",
             gives=ClusterStatus,
-            answer=_async(lambda _: cluster()),
+            answer=lambda _: cluster(),
         ),
         Endpoint(
             method="GET",
@@ -123,7 +117,7 @@ def endpoints(
             path="/v1/node",
             summary="The node: where it listens, what it holds, how busy it is.",
             gives=NodeStatus,
-            answer=_async(lambda _: status()),
+            answer=lambda _: status(),
         ),
         *_topic_endpoints(topics),
         *_record_endpoints(topics),
@@ -422,68 +416,3 @@ def _async(
         return answer(request)
 
     return call
-
-
-def node_status(parts: NodeParts) -> NodeStatus:
-    from importlib.metadata import version
-
-    kafka, broker = parts.config.kafka, parts.broker
-    topics = parts.local.catalog.topics()
-    pool = parts.local.pool_statistics()
-    return NodeStatus(
-        version=version("firnmq"),
-        node_id=kafka.node_id,
-        cluster_id=(
-            kafka.cluster_id if parts.local.member is None else parts.local.member.cluster_id
-        ),
-        kafka=f"{broker.address.host}:{broker.address.port}",
-        tls=parts.config.security.tls_certificate is not None,
-        sasl_mechanisms=list(parts.config.security.sasl_mechanisms),
-        data=str(parts.local.path.resolve()),
-        durability=kafka.topic_defaults.durability.value,
-        started_ms=parts.started_ms,
-        topic_count=len(topics),
-        shard_count=sum(topic.shard_count for topic in topics),
-        group_count=len(parts.coordinator.group_ids()),
-        connection_count=broker.connection_count,
-        bytes_in_flight=broker.budget.used_bytes,
-        queued_requests=pool.queued_requests,
-        queued_bytes=pool.queued_bytes,
-        disk_free_bytes=parts.local.guard.free_bytes,
-        problems=[
-            StorageProblem.of(each) for each in parts.local.health.problems()[:_PROBLEMS_SHOWN_MAX]
-        ],
-        tiering=None if parts.local.tier is None else parts.local.tier.mover.store_state,
-    )
-
-
-def cluster_status(parts: NodeParts) -> ClusterStatus:
-    member = parts.local.member
-    if member is None:
-        raise InvalidArgument("cluster", "the node is alone; see docs/cluster.md")
-    cluster = member.cluster
-    there = cluster.members.registered
-    slots = cluster.coordinators.counts()
-    nodes = []
-    for number in sorted(cluster.members.known):
-        record = there.get(number)
-        state = "here" if number == cluster.node else "registered"
-        nodes.append(
-            ClusterNode(
-                node=number,
-                state="away" if record is None else state,
-                incarnation=0 if record is None else record.incarnation,
-                registered_ms=0 if record is None else record.registered_ms,
-                leaders=cluster.leaders.count_of(number),
-                coordinator_slots=slots[number],
-                kafka="" if record is None else record.kafka,
-                http="" if record is None else record.http,
-            )
-        )
-    return ClusterStatus(
-        cluster_id=member.cluster_id,
-        meta="etcd" if member.config.meta_file is None else "sqlite",
-        revision=cluster.cache.revision,
-        shard_count=len(cluster.leaders),
-        nodes=nodes,
-    )

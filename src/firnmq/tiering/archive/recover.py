@@ -36,7 +36,7 @@ from firnmq.tiering.archive.group_offsets import GroupOffsets, numbers_in, read_
 from firnmq.tiering.archive.ownership import clusters_in
 from firnmq.tiering.format.fields import SHARD_COUNT_MAX
 from firnmq.tiering.format.index_layout import HEADER_BYTES, Header, Section, SectionKind
-from firnmq.tiering.format.index_sections import parse_aborted, parse_deletions
+from firnmq.tiering.format.index_sections import parse_aborted, parse_deletions, parse_producers
 from firnmq.tiering.format.manifest import (
     GroupsManifest,
     SegmentManifest,
@@ -118,6 +118,8 @@ class FoundShard:
     aborted: list[AbortedTransaction] = field(default_factory=list)
     doubtful: list[OpenTransaction] = field(default_factory=list)
     """Transactions whose end is lost in a gap; they count as aborted."""
+    producers: tuple[tuple[int, bytes], ...] = ()
+    """Idempotent producers at the end of the last segment."""
 
     @property
     def end_offset(self) -> int:
@@ -128,10 +130,6 @@ class FoundShard:
         """Transactions that are open at the end of the last segment."""
         last = self.segments[-1].transactions if self.segments else ()
         return tuple(OpenTransaction(*each) for each in last)
-
-    @property
-    def producers(self) -> tuple[tuple[int, bytes], ...]:
-        return self.segments[-1].producers if self.segments else ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -430,8 +428,23 @@ class _Finder:
         shard.aborted = sorted(
             each for each in found if shard.start_offset <= each.last_offset < shard.end_offset
         )
+        if shard.segments:
+            shard.producers = self._producers(shard.segments[-1])
         whole = as_one([Deletion(shard.holes, shard.dead_keys), *shard.deletions.values()])
         shard.holes, shard.dead_keys = whole
+
+    def _producers(self, segment: SegmentManifest) -> tuple[tuple[int, bytes], ...]:
+        """All producers are in a segment's index, the newest of them in its manifest too."""
+        key = segment.key + INDEX
+        try:
+            header = Header.unpack(self._store.get_range(key, 0, HEADER_BYTES), key)
+            section = self._section(key, header.sections[SectionKind.PRODUCERS])
+            found = parse_producers(section, header, key)
+            for _, state in found:
+                Producer.unpack(state)
+        except (Corruption, ObjectTruncated):
+            return segment.producers  # That the index is damaged is noted elsewhere.
+        return tuple(found)
 
     def _beside(
         self, segment: SegmentManifest

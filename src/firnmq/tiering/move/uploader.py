@@ -20,6 +20,7 @@ from firnmq.clock import Clock
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import CopyEngine
 from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.shardlog.producers import newest_producers
 from firnmq.engines.tiering.api import SealedSource, TierCopy
 from firnmq.errors import (
     Closed,
@@ -43,6 +44,8 @@ from firnmq.tiering.stores import ObjectInfo, ObjectStore
 
 SUFFIXES = (MANIFEST, INDEX, SEGMENT)
 """In the order of their removal: objects without a manifest are no copy."""
+MANIFEST_PRODUCERS_MAX = 2_000
+"""At most this many producers are in a manifest, which is read whole; the index has all."""
 _CHUNK_BYTES = 4 * 1024 * 1024
 _READ_BACK_BYTES = 8 * 1024 * 1024
 
@@ -184,7 +187,7 @@ class SegmentUploader:
             index_crc=crc32c(index),
             uploaded_ms=self._clock.now_ms(),
             claim=self._claim(),
-            producers=dump.producers,
+            producers=newest_producers(dump.producers, MANIFEST_PRODUCERS_MAX),
         ).pack()
         sent = [_Sent(SEGMENT, meta.length, meta.crc, content)]
         # An object is verified during the next one's upload, which saves a round trip each.

@@ -7,6 +7,7 @@ broker's own clock counts them too, a microsecond each, so a run is the same on 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from firnmq.brokers.kafka.handlers.topics import TopicHandler
 from firnmq.brokers.kafka.protocol import ADVERTISED, ApiKey, ErrorCode, Message
 from firnmq.brokers.kafka.protocol.bounds import REQUEST_BYTES_MAX, element_count_max_of
 from firnmq.brokers.kafka.protocol.messages import (
+    acls,
     admin,
     groups,
     metadata,
@@ -27,6 +29,7 @@ from firnmq.brokers.kafka.protocol.messages import (
 )
 from firnmq.brokers.kafka.statistics import error_of
 from firnmq.brokers.net.loop_turns import Turns
+from firnmq.errors import InvalidArgument
 from firnmq.testing.large_requests import LargeRequest, large_requests
 from tests.unit.brokers.kafka.stage import TOPIC, Stage, append_to, batch_of, on_stage
 
@@ -104,6 +107,38 @@ def test_requests_that_came_together_give_way_to_other_connections(tmp_path: Pat
         assert work.longest < 10_000
 
     on_stage(tmp_path, act)
+
+
+@pytest.mark.parametrize("api", [ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS], ids=lambda api: api.name)
+def test_errors_about_many_elements_are_not_kept(api: ApiKey, tmp_path: Path) -> None:
+    """Thousands of errors with their tracebacks took most of a second to be freed."""
+    creation = acls.AclCreation(
+        resource_type=0, resource_name="x", principal="x", host="x", operation=0, permission_type=0
+    )
+    unknown = acls.DeleteAclsFilter(resource_type_filter=0, operation=0, permission_type=0)
+    requests: dict[ApiKey, Message] = {
+        ApiKey.CREATE_ACLS: acls.CreateAclsRequest(creations=[creation] * 300),
+        ApiKey.DELETE_ACLS: acls.DeleteAclsRequest(filters=[unknown] * 300),
+    }
+    asked: list[int] = []
+    counts: list[int] = []
+
+    def count_errors() -> float:
+        """As the clock of requests that give way, it is asked after every element."""
+        asked.append(1)
+        if len(asked) % 50 == 0:
+            counts.append(sum(isinstance(each, InvalidArgument) for each in gc.get_objects()))
+        return 0.0
+
+    async def act(stage: Stage) -> None:
+        stage.node.broker.turns.clock = count_errors
+        stage.feed(stage.request(1, api, requests[api], ADVERTISED[api].last))
+        ((_, answer),) = await stage.answers(1)
+        assert error_of(answer) == ErrorCode.INVALID_REQUEST
+
+    on_stage(tmp_path, act)
+    assert len(asked) >= 300
+    assert max(counts) < 10
 
 
 def new_topics(count: int, **options: int) -> admin.CreateTopicsRequest:

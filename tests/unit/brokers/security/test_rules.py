@@ -182,3 +182,17 @@ def test_decisions_are_remembered_up_to_a_bound(store: Store) -> None:
         assert not access.allows(Operation.READ, ResourceType.TOPIC, f"t{number}")
     assert access.allows(Operation.READ, ResourceType.TOPIC, "orders")
     assert len(access._decisions) <= 2_000
+
+
+def test_a_rule_is_removed_by_the_first_filter_that_selects_it(store: Store) -> None:
+    """So an answer never has more than all rules, however often a filter is there."""
+    rules = [with_(name=f"t{number}") for number in range(5)]
+    store.rules.add(rules)
+    filters = [RuleFilter(name="t1"), RuleFilter(principal="User:ann"), RuleFilter()]
+    found = store.rules.remove([*filters, *filters])
+    assert [len(each) for each in found] == [1, 4, 0, 0, 0, 0]
+    assert store.rules.index.rules == set()
+
+
+def test_a_filter_has_its_host_in_one_form() -> None:
+    assert RuleFilter(host="::ffff:10.0.0.1") == RuleFilter(host="10.0.0.1")

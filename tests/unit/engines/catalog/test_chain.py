@@ -10,8 +10,6 @@ from firnmq.engines.catalog.segments import Medium, SegmentState
 from firnmq.errors import StaleEpoch, StaleIncarnation, StorageFailed
 from firnmq.meta import register_node
 from firnmq.meta.records import Replica, SegmentRecord, decode, encode, segments_prefix
-from firnmq.record import NewRecord
-from firnmq.record import encode as encode_batch
 from tests.conformance.lab import Lab, Shard, numbered
 
 DURABLE = ["EngineSegment", "EngineRocksDB"]
@@ -68,21 +66,6 @@ def test_a_segment_names_the_life_in_which_it_was_opened(lab: Lab) -> None:
     shard.roll()
     assert [record.isr for record in records(shard)] == [(Replica(1, 1),), (Replica(1, 2),)]
     assert shard.offsets() == list(range(10))
-
-
-def test_the_producers_of_a_sealed_segment_are_kept_with_it(lab: Lab) -> None:
-    shard = lab.shard()
-    for producer in (7, 8):
-        batch = encode_batch(
-            [NewRecord(value=b"v")],
-            now_ms=5,
-            producer_id=producer,
-            producer_epoch=2,
-            base_sequence=0,
-        )
-        shard.append_raw(bytes(batch))
-    shard.roll()
-    assert sorted(producer for producer, _ in records(shard)[0].producers) == [7, 8]
 
 
 def test_a_roll_with_a_stale_epoch_is_refused_and_the_shard_goes_on(lab: Lab) -> None:

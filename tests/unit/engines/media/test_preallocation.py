@@ -345,6 +345,6 @@ def test_a_log_that_failed_meanwhile_gets_none(tmp_path: Path) -> None:
             old.fail(OSError(errno.EIO, "told of elsewhere"))
         append(topic, 10)
         old.tail.position = 2 * PREALLOCATION_BYTES_MIN  # As if its last turn had ended there.
-        preallocator.note_synced(old, 2 * PREALLOCATION_BYTES_MIN - 1)
+        preallocator.note_appended(old, 2 * PREALLOCATION_BYTES_MIN - 1)
         preallocator.update()
         assert values(topic) == topic.status(0).end_offset

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from itertools import groupby
 from typing import TypeVar
 
 from firnmq.brokers.kafka.failures import code_of
@@ -34,13 +32,14 @@ from firnmq.brokers.security.acl import (
     RuleStore,
 )
 from firnmq.brokers.security.acl.model import checked
+from firnmq.disk import call_blocking
 from firnmq.errors import AuthorizationOff, FirnError, InvalidArgument, TooManyRules
 
 EnumT = TypeVar("EnumT", ResourceType, PatternType, Operation, Permission)
 
 
 class AclHandler:
-    """Changes wait for the disk, so threads make them."""
+    """Threads change the rules, which waits for the disk, and look through them."""
 
     def __init__(self, rules: RuleStore | None, turns: Turns) -> None:
         """`rules`: None if the node has no authorizer."""
@@ -48,76 +47,70 @@ class AclHandler:
         self._turns = turns
 
     async def describe(self, request: DescribeAclsRequest) -> DescribeAclsResponse:
-        code, text, resources = ErrorCode.NONE, None, []
         try:
-            found = self._there().select(_filter(request))
-            for (kind, name, pattern), rules in groupby(found, key=_resource):
-                described = [_described(rule) async for rule in self._turns.over(rules)]
-                resources.append(
-                    DescribeAclsResource(
-                        resource_type=kind,
-                        resource_name=name,
-                        pattern_type=pattern,
-                        acls=described,
-                    )
-                )
+            found = await call_blocking(None, self._there().select, _filter(request))
         except FirnError as error:
-            code, text = _code_of(error), str(error)
-        return DescribeAclsResponse(error_code=code, error_message=text, resources=resources)
+            return DescribeAclsResponse(
+                error_code=_code_of(error), error_message=str(error), resources=[]
+            )
+        by_resource: dict[tuple[ResourceType, str, PatternType], list[AclDescription]] = {}
+        async for rule in self._turns.over(found):
+            by_resource.setdefault(_resource(rule), []).append(_described(rule))
+        return DescribeAclsResponse(
+            resources=[
+                DescribeAclsResource(
+                    resource_type=kind, resource_name=name, pattern_type=pattern, acls=described
+                )
+                async for (kind, name, pattern), described in self._turns.over(by_resource.items())
+            ]
+        )
 
     async def create(self, request: CreateAclsRequest) -> CreateAclsResponse:
         """Adds those that are valid."""
         valid: list[Rule] = []
-        refusals: list[FirnError | None] = []
-        failure: FirnError | None = None
+        results: list[AclCreationResult | None] = []
         async for creation in self._turns.over(request.creations):
+            # No error is kept: to free thousands with their tracebacks takes long.
             try:
                 valid.append(_rule(creation))
-                refusals.append(None)
+                results.append(None)
             except FirnError as error:
-                refusals.append(error)
+                results.append(_created(error))
+        added = AclCreationResult()
         try:
             rules = self._there()
             if valid:
-                await asyncio.get_running_loop().run_in_executor(None, rules.add, valid)
+                await call_blocking(None, rules.add, valid)
         except FirnError as error:
-            failure = error
-        return CreateAclsResponse(
-            results=[_created(refusal or failure) async for refusal in self._turns.over(refusals)]
-        )
+            added = _created(error)
+        return CreateAclsResponse(results=[each or added for each in results])
 
     async def delete(self, request: DeleteAclsRequest) -> DeleteAclsResponse:
         filters: list[RuleFilter] = []
-        refusals: list[FirnError | None] = []
-        removed: list[list[Rule]] = []
-        failure: FirnError | None = None
+        results: list[DeleteAclsFilterResult | None] = []
         async for each in self._turns.over(request.filters):
             try:
                 filters.append(_filter(each))
-                refusals.append(None)
+                results.append(None)
             except FirnError as error:
-                refusals.append(error)
+                results.append(_not_deleted(error))
+        removed: list[list[Rule]] = []
+        failed: DeleteAclsFilterResult | None = None
         try:
             rules = self._there()
             if filters:
-                loop = asyncio.get_running_loop()
-                removed = await loop.run_in_executor(None, rules.remove, filters)
+                removed = await call_blocking(None, rules.remove, filters)
         except FirnError as error:
-            failure = error
-        results = []
+            failed = _not_deleted(error)
+        answers = []
         found = iter(removed)
-        for refusal in refusals:
-            failed = refusal or failure
-            if failed is not None:
-                results.append(
-                    DeleteAclsFilterResult(
-                        error_code=_code_of(failed), error_message=str(failed), matching_acls=[]
-                    )
-                )
-                continue
-            matching = [_removed(rule) async for rule in self._turns.over(next(found))]
-            results.append(DeleteAclsFilterResult(matching_acls=matching))
-        return DeleteAclsResponse(filter_results=results)
+        async for result in self._turns.over(results):
+            answer = result or failed
+            if answer is None:
+                matching = [_removed(rule) async for rule in self._turns.over(next(found))]
+                answer = DeleteAclsFilterResult(matching_acls=matching)
+            answers.append(answer)
+        return DeleteAclsResponse(filter_results=answers)
 
     def _there(self) -> RuleStore:
         if self._rules is None:
@@ -135,10 +128,14 @@ def _code_of(error: FirnError) -> ErrorCode:
     return code_of(error)
 
 
-def _created(error: FirnError | None) -> AclCreationResult:
-    if error is None:
-        return AclCreationResult()
+def _created(error: FirnError) -> AclCreationResult:
     return AclCreationResult(error_code=_code_of(error), error_message=str(error))
+
+
+def _not_deleted(error: FirnError) -> DeleteAclsFilterResult:
+    return DeleteAclsFilterResult(
+        error_code=_code_of(error), error_message=str(error), matching_acls=[]
+    )
 
 
 def _rule(creation: AclCreation) -> Rule:

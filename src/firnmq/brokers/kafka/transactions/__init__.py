@@ -23,7 +23,11 @@ from firnmq.brokers.kafka.transactions.snapshot import (
     encode_snapshot,
 )
 from firnmq.brokers.kafka.transactions.state import IllegalTransition, TransactionState
-from firnmq.brokers.kafka.transactions.store import KvTransactionStore, TransactionStore
+from firnmq.brokers.kafka.transactions.store import (
+    KvTransactionStore,
+    TransactionStore,
+    saved_transactional_ids,
+)
 
 __all__ = [
     "AddGroupRequest",
@@ -46,4 +50,5 @@ __all__ = [
     "TransactionStore",
     "decode_snapshot",
     "encode_snapshot",
+    "saved_transactional_ids",
 ]

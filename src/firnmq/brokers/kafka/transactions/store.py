@@ -13,7 +13,7 @@ from firnmq.brokers.kafka.transactions.snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from firnmq.disk import Family
+from firnmq.disk import Family, KeyValueStore
 
 _PREFIX = b"X"
 _AFTER = b"Y"
@@ -83,3 +83,7 @@ class KvTransactionStore:
             self._kv.sync()
 
         await asyncio.get_running_loop().run_in_executor(self._executor, erase)
+
+
+def saved_transactional_ids(kv: KeyValueStore) -> set[str]:
+    return {key[len(_PREFIX) :].decode() for key, _ in kv.items(Family.STATE, _PREFIX, _AFTER)}

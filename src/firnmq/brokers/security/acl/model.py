@@ -153,13 +153,17 @@ class RuleFilter(msgspec.Struct, frozen=True, kw_only=True):
     operation: Operation = Operation.ANY
     permission: Permission = Permission.ANY
 
+    def __post_init__(self) -> None:
+        if self.host is not None:
+            msgspec.structs.force_setattr(self, "host", canonical_host(self.host))
+
     def selects(self, rule: Rule) -> bool:
         return (
             self.resource_type in (ResourceType.ANY, rule.resource_type)
             and self.operation in (Operation.ANY, rule.operation)
             and self.permission in (Permission.ANY, rule.permission)
             and self.principal in (None, rule.principal)
-            and (self.host is None or canonical_host(self.host) == rule.host)
+            and self.host in (None, rule.host)
             and self._selects_name(rule)
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from firnmq.brokers.security.acl.index import RuleIndex
 from firnmq.brokers.security.acl.model import (
@@ -57,10 +57,15 @@ class RuleStore:
         return len(new)
 
     def remove(self, filters: Sequence[RuleFilter]) -> list[list[Rule]]:
-        """Removes what the filters select; returns the rules of each of them. A filter that selects
-        everything also removes what cannot be read."""
+        """Removes what the filters select; returns the rules of each of them, without those that an
+        earlier one has selected. A filter that selects everything also removes what cannot be
+        read."""
         with self._changing:
-            found = [self.select(each) for each in filters]
+            left = set(self.index.rules)
+            found = []
+            for each in filters:
+                found.append(_selected(left, each))
+                left.difference_update(found[-1])
             keys = {_key(rule): None for rules in found for rule in rules}
             if RuleFilter() in filters:
                 unreadable = [key for key, rule in self._by_key.items() if rule is None]
@@ -69,7 +74,7 @@ class RuleStore:
         return found
 
     def select(self, wanted: RuleFilter) -> list[Rule]:
-        return sorted((rule for rule in self.index.rules if wanted.selects(rule)), key=_in_order)
+        return _selected(self.index.rules, wanted)
 
     def _apply(self, puts: dict[str, bytes], deletes: list[str]) -> None:
         step = self._meta.txn_ops_max
@@ -144,6 +149,10 @@ def _rule(record: RuleRecord) -> Rule:
         )
     except KeyError as error:
         raise Corruption(f"{error} is not known", where=f"rule about {record.name!r}") from error
+
+
+def _selected(rules: Collection[Rule], wanted: RuleFilter) -> list[Rule]:
+    return sorted((rule for rule in rules if wanted.selects(rule)), key=_in_order)
 
 
 def _in_order(rule: Rule) -> tuple[object, ...]:

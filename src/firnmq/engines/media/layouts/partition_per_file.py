@@ -67,8 +67,7 @@ def _base_name(meta: SegmentMeta) -> str:
 class FileBytes:
     """A segment's bytes in a file of its own; made at the first append. A SegmentBytes.
 
-    Space for small durable appends is preallocated. The file is truncated to its content before it
-    is sealed.
+    Space for appends is preallocated. The file is truncated to its content before it is sealed.
     """
 
     __slots__ = ("_files", "_path", "_preallocation")
@@ -90,6 +89,7 @@ class FileBytes:
     ) -> bool:
         if position == 0:
             self._files.create(Path(self._path))
+        self._preallocation.reserve(position, sum(map(len, buffers)))
         self._files.write_at(self._path, buffers, position, durable=durable)
         return durable
 

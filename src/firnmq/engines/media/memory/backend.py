@@ -29,6 +29,7 @@ from firnmq.engines.shardlog.backend import IndexEntry
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.rolling import ParkingBudget
+from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium, cold_bytes, cold_index
 from firnmq.errors import StaleEpoch, StorageFailed
@@ -65,6 +66,7 @@ class MemoryBackend:
         self.clock = clock
         self.parking = ParkingBudget(0, 0)  # What does not fit is stored after a roll, at once.
         self.state = MemoryState(state)
+        self.snapshots = None
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
         if not meta.is_local:
@@ -95,6 +97,9 @@ class MemoryBackend:
     def load_producers(self, spec: ShardSpec) -> ProducerStates:
         return ProducerStates()
 
+    def restore(self, spec: ShardSpec, snapshot: Snapshot) -> None:
+        raise AssertionError("a memory log has no snapshots")
+
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         """Only what came with spilled segments is kept."""
         if self.state.is_kept():
@@ -117,8 +122,14 @@ class MemoryBackend:
         if meta.medium is Medium.FILE:
             if self.state.doubt is not None:  # What is in that place may be what counts.
                 raise StorageFailed(spec.name, OSError("an earlier change is not complete yet"))
-            return StoredCopy(self._kv, self._layout.open_bytes(spec, meta), spec.uid, meta)
+            content = self._layout.open_bytes(spec, meta)
+            return StoredCopy(self._kv, content, spec.uid, meta, self._write_copied)
         return MemoryCopy()
+
+    def _write_copied(self, rows: Rows, entries: list[tuple[bytes, bytes]]) -> None:
+        """Stores index entries of a spilled segment that is being rewritten, unsynced."""
+        with self._kv.batch() as batch:
+            batch.put_many(Family.INDEX, entries)
 
     def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
         return Segment(segment.meta, segment.bytes, MemorySegmentIndex())
@@ -200,13 +211,11 @@ class MemoryState:
         """Tells whose state this is, once the log is made."""
         self._log = log
 
-    def roll(
-        self,
-        uid: int,
-        sealed: SegmentMeta,
-        active: SegmentMeta,
-        producers: Sequence[tuple[int, bytes]] = (),
-    ) -> None:
+    def detach(self) -> None:
+        """Forgets the log, which is deleted; otherwise only a collection would free its memory."""
+        self._log = None
+
+    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
         """A roll within memory needs no entry in the catalog."""
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:

@@ -315,6 +315,7 @@ class MemoryKeeper:
         if log is not None:
             with self._lock:
                 self._held_total -= self._held.pop(log, 0)
+            _mine(log).state.detach()
         self._layout.drop_shard(spec)
         with self._kv.batch() as batch:
             batch.delete_range(Family.INDEX, *shard_range(spec.uid))

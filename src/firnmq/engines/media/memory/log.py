@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from firnmq.engines.catalog.segments import Segment
 from firnmq.engines.compaction.rewrite import NotReplaced
 from firnmq.engines.media.memory.backend import MemoryState
@@ -20,6 +23,11 @@ class MemoryLog(ShardLog):
     """
 
     __slots__ = ()
+
+    @contextmanager
+    def unlocked(self) -> Iterator[None]:
+        """The lock is kept: `settle` makes changes, and may fail and be tried again, under it."""
+        yield
 
     @property
     def state(self) -> MemoryState:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from firnmq.engines.catalog.segments import Segment
 from firnmq.engines.shardlog.view import View, length_of
 from firnmq.errors import Corruption
-from firnmq.record import BatchEntry, Columns, Run, Selection, decode, filtered
+from firnmq.record import BatchEntry, Columns, Run, Selection, decode, filtered, walk
 from firnmq.record.batch import ATTRIBUTE_CONTROL
 
 _OFFSET_BYTES = 8
@@ -87,28 +87,45 @@ def live_part(
 
 def decode_runs(view: View, segment: Segment, runs: list[Run], wanted: Selection) -> Columns:
     """The wanted records, but for those of aborted transactions."""
-    if not len(view.aborted) or not runs:
-        batches = [
-            run.batch(entry)
-            for run in runs
-            for entry in run.entries
-            if entry.last_offset >= wanted.start_offset
-        ]
-        return decode_batches(segment, batches, wanted)
-    end = runs[-1].entries[-1].last_offset + 1
-    hidden = view.aborted.hiding(runs[0].entries[0].base_offset, end, view.end_offset)
-    batches = [
-        run.batch(entry)
-        for run in runs
-        for entry in run.entries
-        if entry.last_offset >= wanted.start_offset and (hidden is None or entry not in hidden)
-    ]
+    batches: list[memoryview] = []
+    passed_count = 0
+    for run in runs:
+        taken = [each for each in run.entries if each.last_offset >= wanted.start_offset]
+        kept = _without_control(run, taken)
+        if len(view.aborted) and kept:
+            first, last = kept[0].base_offset, kept[-1].last_offset
+            hidden = view.aborted.hiding(first, last + 1, view.end_offset)
+            if hidden is not None:
+                kept = [each for each in kept if each not in hidden]
+        batches += map(run.batch, kept)
+        passed_count += len(taken) - len(kept)
     columns = decode_batches(segment, batches, wanted)
-    if columns.is_limited:
+    if columns.is_limited or not passed_count:
         return columns
     # What was passed over at the end has been looked at as well.
+    end = runs[-1].entries[-1].last_offset + 1
     reached = max(columns.next_offset, min(end, wanted.end_offset))
     return dataclasses.replace(columns, next_offset=reached)
+
+
+def _without_control(run: Run, entries: list[BatchEntry]) -> list[BatchEntry]:
+    """Batches of a run without control batches, of which there may be thousands.
+
+    A flipped bit could make a control batch of another one. So their CRCs are compared, all at
+    once; from the first that is wrong on all batches stay, for the decoder to refuse.
+    """
+    kept = [each for each in entries if not each.attributes & ATTRIBUTE_CONTROL]
+    if len(kept) == len(entries):
+        return kept
+    first, last = entries[0], entries[-1]
+    good_end = int(walk(run.buffer, first.position, last.position + last.size).valid_end)
+    if good_end == last.position + last.size:
+        return kept
+    return [
+        each
+        for each in entries
+        if each.position >= good_end or not each.attributes & ATTRIBUTE_CONTROL
+    ]
 
 
 def decode_batches(segment: Segment, batches: list[memoryview], wanted: Selection) -> Columns:

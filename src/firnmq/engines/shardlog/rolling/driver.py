@@ -56,7 +56,7 @@ class RollDriver:
 
     def roll(self, log: ShardLog) -> None:
         """Rolls the log in the calling thread; an empty segment stays. Closed logs raise."""
-        with steps.unrolled(log):
+        with steps.unchanging(log):
             if log.refusal is not None:
                 raise log.refusal
             if log.tail.position == 0:
@@ -70,7 +70,7 @@ class RollDriver:
 
     def _roll_wanted(self, log: ShardLog) -> None:
         try:
-            with log.lock:
+            with steps.unchanging(log):
                 if log.rolling.state is not RollState.WANTED:
                     return  # A caller has rolled it, or the log was closed.
                 action = _begin(log)
@@ -112,7 +112,8 @@ class RollDriver:
                     _end(log, following, seal)
                 finally:
                     steps.end_roll(log)
-                return
+            steps.drop_old_snapshots(log)
+            return
 
 
 def _begin(log: ShardLog) -> Action:

@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from firnmq.engines.catalog.segments import Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Segment, SegmentMeta, medium_of_new
 from firnmq.engines.shardlog.rolling.state import RollState
+from firnmq.engines.shardlog.snapshot import Snapshot, snapshot_at
 from firnmq.engines.shardlog.tail import Tail
+from firnmq.eventlog import EventLogger
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
+
+_log = EventLogger("engine")
 
 
 class Seal(NamedTuple):
@@ -20,8 +24,6 @@ class Seal(NamedTuple):
 
     sealed: SegmentMeta
     active: SegmentMeta
-    producers: tuple[tuple[int, bytes], ...]
-    """What is known of them where the sealed segment ends."""
 
 
 def is_old(log: ShardLog) -> bool:
@@ -45,18 +47,36 @@ def _jitter_ms(log: ShardLog, jitter_max_ms: int) -> int:
 
 
 def sync(log: ShardLog) -> None:
-    """Makes a frozen segment durable, and its index entries known. The lock is free while the
-    device works."""
+    """Makes a frozen segment durable, with its snapshot, and its index entries known. The lock is
+    free while the device works."""
     with log.lock:
         log.release_preallocation()
     log.tail.segment.bytes.sync()
     with log.lock:
         commit(log)
+        snapshot = snapshot_of(log)
+    if log.backend.snapshots is not None:
+        log.backend.snapshots.write(log.spec, snapshot)
+
+
+def snapshot_of(log: ShardLog) -> Snapshot:
+    """What the frozen log knows beside its records. The lock is held."""
+    return snapshot_at(log.tail.next_offset, log.producers, log.deletions)
+
+
+def drop_old_snapshots(log: ShardLog) -> None:
+    """Removes snapshots that nothing needs after a roll. What fails is left to the next roll."""
+    if log.backend.snapshots is not None:
+        metas = [segment.meta for segment in log.segments]
+        try:
+            log.backend.snapshots.drop_old(log.spec, metas)
+        except OSError as error:
+            _log.warning("snapshots_left_behind", shard=log.spec.name, error=str(error))
 
 
 def commit(log: ShardLog) -> None:
     """Notes that all of the segment is synced. The lock is held."""
-    log.note_synced(log.tail_checkpoint())
+    log.note_synced(log.tail.checkpoint())
     log.commit_checkpoint()
 
 
@@ -77,13 +97,14 @@ def seal_of(log: ShardLog) -> Seal:
         base_offset=tail.next_offset,
         created_ms=now_ms,
         leader_epoch=log.spec.epoch,
+        medium=medium_of_new(log.spec.config),
     )
-    return Seal(sealed, active, tuple(log.producers.snapshot()))
+    return Seal(sealed, active)
 
 
 def decide(log: ShardLog, seal: Seal) -> None:
     """Seals the segment and opens the next one: one durable change of the metadata."""
-    log.backend.state.roll(log.spec.uid, seal.sealed, seal.active, seal.producers)
+    log.backend.state.roll(log.spec.uid, seal.sealed, seal.active)
 
 
 def install(log: ShardLog, seal: Seal) -> None:
@@ -96,28 +117,29 @@ def install(log: ShardLog, seal: Seal) -> None:
 
 
 @contextmanager
-def unrolled(log: ShardLog) -> Iterator[None]:
-    """The log's lock, while no roll is under way: for changes that must not meet one."""
+def unchanging(log: ShardLog) -> Iterator[None]:
+    """The log's lock, while neither a roll nor another change of the log is under way."""
     with log.lock:
-        wait_for_roll(log)
+        wait_for_changes(log)
         yield
 
 
-def wait_for_roll(log: ShardLog) -> None:
-    """Waits for the end of a roll that is under way. The lock is held; waiting releases it."""
-    while log.rolling.is_under_way:
-        log.roll_ended.wait()
+def wait_for_changes(log: ShardLog) -> None:
+    """Waits for the end of rolls and of changes that are under way. The lock is held; waiting
+    releases it."""
+    while log.rolling.is_under_way or log.is_changing:
+        log.change_ended.wait()
 
 
 def wait_until_idle(log: ShardLog) -> None:
-    """Waits for a roll that is wanted or under way. The lock is held; waiting releases it."""
-    while log.rolling.is_under_way or log.rolling.state is RollState.WANTED:
-        log.roll_ended.wait()
+    """The same, and for a roll that is only wanted."""
+    while log.rolling.is_under_way or log.is_changing or log.rolling.state is RollState.WANTED:
+        log.change_ended.wait()
 
 
 def end_roll(log: ShardLog) -> None:
     """Wakes threads that wait for the end of a roll, and has parked appends stored. The lock is
     held, so that no other append comes first."""
-    log.roll_ended.notify_all()
+    log.change_ended.notify_all()
     if log.parked:
         log.parked.resume()

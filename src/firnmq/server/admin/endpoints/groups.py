@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from firnmq.adapter import CommittedOffset, Topic, shown_shard
 from firnmq.brokers.kafka.groups import (
     GENERATION_NONE,
@@ -16,9 +18,10 @@ from firnmq.brokers.kafka.protocol import ErrorCode, MalformedRequest
 from firnmq.brokers.kafka.protocol.messages.groups import DeleteGroupsRequest
 from firnmq.brokers.kafka.protocol.reader import Reader
 from firnmq.brokers.net.loop_turns import Turns
-from firnmq.errors import InvalidArgument, OffsetOutOfRange
-from firnmq.server.admin.endpoints.coordinators import OtherCoordinators
-from firnmq.server.admin.errors import BrokerRefused, GroupInUse, GroupNotFound
+from firnmq.cluster.peers import Served
+from firnmq.errors import FirnError, InvalidArgument, OffsetOutOfRange
+from firnmq.server.admin.errors import BrokerRefused, GroupElsewhere, GroupInUse, GroupNotFound
+from firnmq.server.admin.others import OtherNodes
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.documents import (
     GroupDeleted,
@@ -30,20 +33,22 @@ from firnmq.server.documents import (
     OffsetReset,
 )
 
+_GROUPS = "groups"
 _NEEDS_VALUE = ("offset", "time", "shift")
 _RESETS = ("earliest", "latest", *_NEEDS_VALUE)
 
 
 class GroupAdmin:
-    def __init__(self, parts: NodeParts) -> None:
+    def __init__(self, parts: NodeParts, others: OtherNodes | None = None) -> None:
+        """`others`: those of the cluster, if the node is not alone."""
         self._coordinator = parts.coordinator
         self._offsets = parts.offsets
         self._storage = parts.storage
         self._clock = parts.local.clock
         self._handler = GroupHandler(parts.coordinator, parts.offsets, Turns())
-        self._others = None if parts.local.member is None else OtherCoordinators(parts.local.member)
-        if self._others is not None:
-            self._others.serve(self._own)
+        self._others = others
+        if others is not None:
+            others.serve(_GROUPS, self._served)
 
     async def names(self) -> list[str]:
         return sorted({*self._coordinator.group_ids(), *await self._offsets.groups()})
@@ -52,8 +57,15 @@ class GroupAdmin:
         """All groups; in a cluster those of every node that is there."""
         found = await self._own()
         if self._others is not None:
-            found += await self._others.groups()
+            answers = await self._others.ask_all(self._others.registered(), _GROUPS, _summaries)
+            for answer in answers.values():
+                if isinstance(answer, FirnError):
+                    raise answer
+                found += answer
         return sorted(found, key=lambda each: each.group)
+
+    async def _served(self, _: bytes) -> Served:
+        return Served(msgspec.msgpack.encode(await self._own()))
 
     async def _own(self) -> list[GroupSummary]:
         summaries = []
@@ -162,7 +174,9 @@ class GroupAdmin:
     async def _check_here(self, name: str) -> None:
         """GroupElsewhere if another node coordinates the group."""
         if self._others is not None:
-            await self._others.check_here(name)
+            node = await self._others.coordinator_of(name)
+            if node is not None and node != self._others.node:
+                raise GroupElsewhere(name, node)
 
     def _check_exists(self, name: str) -> None:
         is_dead = self._coordinator.describe(name).state is GroupState.DEAD
@@ -251,3 +265,7 @@ def _assigned(reader: Reader) -> list[tuple[str, int]]:
 def _state(state: GroupState) -> GroupState:
     # A group with committed offsets exists for its users, even without members.
     return GroupState.EMPTY if state is GroupState.DEAD else state
+
+
+def _summaries(value: memoryview, raw: memoryview) -> list[GroupSummary]:
+    return msgspec.msgpack.decode(value, type=list[GroupSummary])

@@ -7,7 +7,6 @@ the libraries that serve it are loaded after the Kafka listener is up.
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,31 +15,24 @@ from importlib import import_module
 from typing import Any
 
 from firnmq.config import AdminConfig
-from firnmq.errors import CannotListen
 from firnmq.nodefile import reachable_host
 from firnmq.server.admin.http.limits import ConnectionLimits
 from firnmq.server.admin.http.places import SharedPlaces
 from firnmq.server.admin.http.token import AdminToken, all_tokens
 from firnmq.server.admin.parts import NodeParts
+from firnmq.server.sockets import open_listener
 
-_BACKLOG = 128
 _SHUTDOWN_S = 2
 
 
 class AdminListener:
     """Bound at construction, serving from `start` to `stop`."""
 
-    def __init__(self, config: AdminConfig) -> None:
+    def __init__(self, config: AdminConfig, listening: socket.socket | None = None) -> None:
+        """`listening`: a listener that several processes share, each of which takes connections."""
         self._config = config
         self.token: AdminToken | None = None
-        self._socket = _new_socket(config.host)
-        try:
-            self._socket.bind((config.host, config.port))
-            self._socket.listen(_BACKLOG)
-            self._socket.setblocking(False)
-        except OSError as error:
-            self._socket.close()
-            raise CannotListen("admin", config.host, config.port, error) from error
+        self._socket = listening or open_listener(config)
         port = self._socket.getsockname()[1]
         host = f"[{config.host}]" if ":" in config.host else config.host
         self.url = f"http://{host}:{port}"
@@ -96,21 +88,3 @@ class AdminListener:
         )
         self._server = Server(config)
         await self._server.serve(sockets=[self._socket])
-
-
-def taken_port(setting: str, host: str, port: int) -> CannotListen | None:
-    """The error that a listener there would meet because another program has the port."""
-    with _new_socket(host) as probe:
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return CannotListen(setting, host, port, error)
-    return None
-
-
-def _new_socket(host: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    new = socket.socket(family, socket.SOCK_STREAM)
-    new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return new

@@ -35,7 +35,7 @@ def work(store: LocalStore, storage_type: str, cut: PowerCut) -> int:
         count += 1
         log = engine.log(SHARD)
         with log.lock:
-            log.roll_ended.wait_for(lambda log=log: log.rolling.state is RollState.IDLE, WAIT_S)
+            log.change_ended.wait_for(lambda log=log: log.rolling.state is RollState.IDLE, WAIT_S)
     if not cut.has_come:
         engine.roll(SHARD)
     if not cut.has_come:

@@ -38,7 +38,7 @@ def wait_for(log: ShardLog, state: RollState) -> None:
 
     while not is_there():
         with log.lock:
-            log.roll_ended.wait_for(is_there, 0.001)
+            log.change_ended.wait_for(is_there, 0.001)
 
 
 def test_a_roll_waits_for_the_high_watermark(lab: Lab, threads: ThreadPoolExecutor) -> None:

@@ -1,0 +1,1 @@
+"""Several processes on one machine: supervised, and as one data directory with one HTTP address."""
