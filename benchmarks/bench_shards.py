@@ -46,7 +46,7 @@ async def _write_shards(directory: Path) -> dict[str, float]:
     async with await firnmq.open_async(directory) as store:
         warm = await store.create_topic("warm")
         await warm.append(b"loads what is loaded lazily")
-        before = _resident_megabytes()
+        before = resident_megabytes()
         started = time.perf_counter()
         topic = await store.create_topic("many", shards=_SHARD_COUNT)
         created = time.perf_counter()
@@ -59,19 +59,19 @@ async def _write_shards(directory: Path) -> dict[str, float]:
         await asyncio.gather(*(write() for _ in range(_WRITERS)))
         written = time.perf_counter()
         return {
-            "added_mb": _resident_megabytes() - before,
-            "descriptors": _descriptor_count(),
+            "added_mb": resident_megabytes() - before,
+            "descriptors": descriptor_count(),
             "create_s": created - started,
             "write_s": written - created,
         }
 
 
-def _resident_megabytes() -> float:
+def resident_megabytes() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1_000_000
     raise AssertionError("the kernel does not tell the resident size")
 
 
-def _descriptor_count() -> int:
+def descriptor_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,4 +1,4 @@
-"""Fixtures that run every test of this folder once per engine.
+"""Fixtures that run every test of this folder once per engine and layout.
 
 Tests of a plain store also run with replicas that are late, so that everything is appended, and
 some of it read, while the high watermark is behind the end of the log.
@@ -11,11 +11,13 @@ import pytest
 
 from firnmq.config import StorageType
 from firnmq.testing import LaggingReplication
-from tests.conformance.lab import Lab, Shard
+from tests.conformance.lab import SHARED_FILE, Lab, Shard
 
-STORAGE_TYPES = [each.value for each in StorageType]
+STORAGE_TYPES = [*(each.value for each in StorageType), SHARED_FILE]
 LAGGING = "-lagging"
-LAGGING_TYPES = [StorageType.MEMORY.value + LAGGING, StorageType.SEGMENT.value + LAGGING]
+LAGGING_TYPES = [
+    each + LAGGING for each in (StorageType.MEMORY.value, StorageType.SEGMENT.value, SHARED_FILE)
+]
 """The RocksDB engine has the log and the indexes of the segment engine."""
 _LONG = ("test_a_thousand_shards", "test_readers_never_notice")
 """Tests that take seconds and would show nothing more."""

@@ -6,9 +6,10 @@ import itertools
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from firnmq.config import StoreConfig, TopicConfig
+from firnmq.config import StorageType, StoreConfig, TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.engines import AdapterOffsetStrategy, Appended, Engine, Page, ShardStatus
 from firnmq.engines.shardlog.rolling import RollState
@@ -19,7 +20,18 @@ from firnmq.testing import FakeClock, LaggingReplication
 from firnmq.testing.appending import append_batch
 
 EVERYTHING = 2**31 - 1
+SHARED_FILE = "SharedFile"
+"""In place of a storage type: shards of the segment engine that share files."""
+SHARED_FILE_BYTES = 16 * 1024
+"""Files are so small that tests come by many of them."""
 _WAIT_S_MAX = 60.0
+
+
+def options_of(kind: str) -> dict[str, object]:
+    """Options of a topic that is kept by an engine, or by the segment engine in shared files."""
+    if kind == SHARED_FILE:
+        return {"storage.type": StorageType.SEGMENT.value, "segment.layout": "shared-file"}
+    return {"storage.type": kind}
 
 
 class Lab:
@@ -34,7 +46,12 @@ class Lab:
         cold: ColdMedium | None = None,
         replication: LaggingReplication | None = None,
     ) -> None:
-        """Closes `replication` with itself."""
+        """Closes `replication` with itself. `storage_type` may be SHARED_FILE."""
+        self.kind = storage_type
+        self.options = options_of(storage_type)
+        if storage_type == SHARED_FILE:
+            storage_type = StorageType.SEGMENT.value
+            config = replace(config or StoreConfig(), shared_file_bytes=SHARED_FILE_BYTES)
         self.cold = cold
         self.replication = replication
         self.path = path
@@ -60,7 +77,7 @@ class Lab:
 
     def shard(self, options: Mapping[str, object] | None = None) -> Shard:
         """A new shard of the engine under test."""
-        config = TopicConfig.from_options({"storage.type": self.storage_type, **(options or {})})
+        config = TopicConfig.from_options({**self.options, **(options or {})})
         name = f"shard_{next(self._names)}"
         self.engine.create_shard(name, config)
         return Shard(self, name)

@@ -23,6 +23,7 @@ from firnmq.record import NewRecord
 from firnmq.server import LocalStore
 from firnmq.testing import FakeClock
 from firnmq.testing.appending import append_batch
+from tests.conformance.lab import options_of
 
 SHARD = "topic_0"
 
@@ -36,8 +37,8 @@ async def store(storage_type: str, tmp_path: Path) -> AsyncIterator[LocalStore]:
 
 @pytest.fixture
 async def adapter(store: LocalStore, storage_type: str) -> StorageAdapter:
-    adapter = store.manager.driver(storage_type)
-    await adapter.create_shard(SHARD, TopicConfig(storage_type=storage_type))
+    adapter = store.manager.driver(str(options_of(storage_type)["storage.type"]))
+    await adapter.create_shard(SHARD, TopicConfig.from_options(options_of(storage_type)))
     return adapter
 
 
@@ -151,7 +152,7 @@ async def test_what_only_engines_do(adapter: EngineStorageAdapter) -> None:
 async def test_a_topic_from_end_to_end(store: LocalStore, storage_type: str) -> None:
     """1. made, 2. written by key and in turn, 3. read, 4. deleted, 5. gone."""
     manager = store.manager
-    config = TopicConfig(storage_type=storage_type)
+    config = TopicConfig.from_options(options_of(storage_type))
     topic = await manager.create_topic("sales", 3, config)
     assert manager.catalog.topics() == [manager.catalog.get("sales")]
 
@@ -182,7 +183,7 @@ async def test_a_topic_from_end_to_end(store: LocalStore, storage_type: str) -> 
 def test_the_same_without_an_event_loop(storage_type: str, tmp_path: Path) -> None:
     store = LocalStore(tmp_path, clock=FakeClock(), background=False)
     try:
-        config = TopicConfig(storage_type=storage_type)
+        config = TopicConfig.from_options(options_of(storage_type))
         run_blocking(store.manager.create_topic("t", 1, config))
         run_blocking(store.manager.write("t", [NewRecord(value=b"v", key=b"k")]))
         driver = store.manager.driver_of("t")

@@ -45,7 +45,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
 @pytest.fixture
 def reference(lab: Lab, tmp_path: Path) -> Iterator[Shard]:
     """A shard of the same engine in a store with one replica."""
-    plain = Lab(tmp_path / "reference", lab.storage_type)
+    plain = Lab(tmp_path / "reference", lab.kind)
     yield plain.shard()
     plain.close()
 

@@ -17,7 +17,7 @@ def test_shards_are_listed(own_lab: Lab) -> None:
 
 
 def test_a_name_is_taken_once(shard: Shard) -> None:
-    config = TopicConfig(storage_type=shard.lab.storage_type)
+    config = TopicConfig.from_options(shard.lab.options)
     with pytest.raises(AlreadyExists):
         shard.engine.create_shard(shard.name, config)
 
@@ -80,7 +80,7 @@ def test_a_shard_made_anew_under_an_old_name_is_empty(lab: Lab) -> None:
     shard.delete_key(b"k")
     shard.delete_before(2)
     shard.engine.delete_shard(shard.name)
-    shard.engine.create_shard(shard.name, TopicConfig(storage_type=lab.storage_type))
+    shard.engine.create_shard(shard.name, TopicConfig.from_options(lab.options))
     assert (shard.start, shard.end, shard.offsets(), shard.tagged("t")) == (0, 0, [], [])
     with pytest.raises(KeyNotFound):
         shard.by_key(b"k")

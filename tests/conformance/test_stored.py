@@ -132,7 +132,7 @@ class TestFiles:
 
     @pytest.fixture
     def lab(self, own_lab: Lab) -> Lab:
-        if own_lab.storage_type != "EngineSegment":
+        if own_lab.kind != "EngineSegment":
             pytest.skip("not kept in files")
         return own_lab
 

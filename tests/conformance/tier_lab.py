@@ -103,9 +103,7 @@ class TierLab(Lab):
 
     def shard(self, options: Mapping[str, object] | None = None) -> Shard:
         """The one shard of a new topic."""
-        config = TopicConfig.from_options(
-            {"storage.type": self.storage_type, "tiering": "on", **(options or {})}
-        )
+        config = TopicConfig.from_options({**self.options, "tiering": "on", **(options or {})})
         name = f"topic-{next(self._names)}"
         topic = run_blocking(self.store.manager.create_topic(name, 1, config))
         return Shard(self, topic.shard_name(0))

@@ -46,7 +46,7 @@ def put_together(path: Path, golden: dict[str, Any]) -> Path:
     kv = KeyValueStore(path / "db")
     with kv.batch() as batch:
         for family in Family:
-            for key, value in golden["db"][family.name.lower()]:
+            for key, value in golden["db"].get(family.name.lower(), []):
                 batch.put(family, bytes.fromhex(key), bytes.fromhex(value))
     kv.sync()
     kv.close()

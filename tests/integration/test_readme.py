@@ -51,7 +51,7 @@ def test_console_examples(page: str, tmp_path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert {"README.md", "docs/python.md", "docs/operations.md"} <= {page for page, _ in PYTHON}
+    assert {"README.md", "docs/python.md", "docs/kafka.md"} <= {page for page, _ in PYTHON}
     assert {"docs/cli.md", "docs/security.md", "docs/tiering.md"} <= set(CONSOLE)
 
 

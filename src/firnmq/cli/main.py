@@ -28,26 +28,26 @@ from firnmq.errors import FirnError
 from firnmq.interrupts import STOPPED, raising_interrupts, release_termination, stopped_text
 
 COMMANDS = {
-    "acl": "Say which Kafka clients may do what.",
-    "cluster": "Run nodes that share their topics, and show how a cluster is.",
+    "acl": "Add, remove and list rules about which Kafka clients may do what.",
+    "cluster": "Run nodes that share their topics, and show their state.",
     "completion": "Print a script that makes a shell complete commands, options and topics.",
     "config": "Show and change the options of topics on a running node.",
     "delete": "Delete records of a topic; no read shows them from then on.",
-    "demo": "Show a durable write, four kinds of read and a check, with what each took.",
+    "demo": "Show a durable write, four kinds of read and a check, and how long each takes.",
     "dump": "Show the batches of a segment file.",
     "group": "List, describe, move and delete the consumer groups of a running node.",
-    "lake": "Topics as tables: convert, look after, ask.",
+    "lake": "Convert topics into tables, maintain the tables, and query them with SQL.",
     "node": "List the nodes of a cluster.",
-    "produce": "Store a value, or the records of a file, and say where they are.",
+    "produce": "Store a value, or the records of a file, and print their offsets.",
     "read": "Print records by offset, key, tag or time, and follow a topic.",
-    "recover": "Make a data directory from what an object store has.",
+    "recover": "Create a data directory from an object store, after its node was lost.",
     "segments": "Show a topic's segments: their offsets, bytes, states and checksums.",
     "serve": "Serve a data directory to Kafka clients until stopped.",
     "status": "Show where a running node listens, what it holds and how busy it is.",
-    "tier": "Sealed segments in the object store: show, upload, scrub, cost.",
-    "topic": "Make, list, describe and delete topics.",
+    "tier": "Show, upload and check the segments in the object store, and estimate costs.",
+    "topic": "Create, list, describe and delete topics.",
     "user": "Add, remove and list users.",
-    "verify": "Check everything that is stored.",
+    "verify": "Check all batches, checksums, segments and indexes of a data directory.",
 }
 """What `--help` says of each command, which loads none of them. The name is that of a module in
 `commands` and of the command in that module."""

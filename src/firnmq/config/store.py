@@ -10,6 +10,9 @@ from pathlib import Path
 from firnmq.config.sections import Settings
 from firnmq.errors import InvalidArgument
 
+_SHARED_FILE_BYTES_MAX = 1024**3
+"""Positions in a shared file have four bytes, and a turn may go beyond the end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
@@ -31,6 +34,9 @@ class StoreConfig:
     cold_read_threads: int = 16
     """Threads that read from the object store for asynchronous callers. They wait most of the time,
     and those who read what is here do not wait for them."""
+    shared_file_bytes: int = 64 * 1024 * 1024
+    """Bytes of one file of topics with segment.layout=shared-file. A smaller file is free of live
+    records sooner."""
     memory_bytes: int = 1024 * 1024 * 1024
     """Bytes all memory topics together may hold."""
     housekeeping_ms: int = 5_000
@@ -58,6 +64,10 @@ class StoreConfig:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidArgument(field.name, f"must be a whole number above 0, not {value!r}")
+        if self.shared_file_bytes > _SHARED_FILE_BYTES_MAX:
+            raise InvalidArgument(
+                "shared_file_bytes", f"must be at most {_SHARED_FILE_BYTES_MAX:,}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,15 @@ class StorageType(Enum):
     SEGMENT = "EngineSegment"
 
 
+class SegmentLayout(Enum):
+    """How the segment engine lays segments into files."""
+
+    PARTITION_PER_FILE = "partition-per-file"
+    """Each segment is a file."""
+    SHARED_FILE = "shared-file"
+    """Segments of many shards share files."""
+
+
 class Durability(Enum):
     """When an append is acknowledged."""
 
@@ -98,6 +107,8 @@ class TopicConfig:
 
     storage_type: str = StorageType.SEGMENT.value
     """Engine or registered adapter that keeps the topic."""
+    segment_layout: SegmentLayout = SegmentLayout.PARTITION_PER_FILE
+    """A change counts for each shard from its next segment on."""
     segment_bytes: int = GIB
     """A segment is sealed once it would grow beyond this. It takes up to a tenth more until it is
     sealed; one larger batch gets its own segment."""
@@ -182,6 +193,12 @@ class TopicConfig:
                 "cannot be on with cleanup.policy=compact: objects in the store are never changed, "
                 "and compaction rewrites segments; use cleanup.policy=delete",
             )
+        if self.shares_files and self.storage_type != StorageType.SEGMENT.value:
+            raise InvalidArgument(
+                "segment.layout",
+                f"shared-file is for storage.type={StorageType.SEGMENT.value}, "
+                f"not {self.storage_type}",
+            )
         is_memory = self.storage_type == StorageType.MEMORY.value
         if self.lake_required and is_memory and self.memory_overflow is MemoryOverflow.DROP:
             raise InvalidArgument(
@@ -214,6 +231,11 @@ class TopicConfig:
     def segment_bytes_max(self) -> int:
         """What a segment of more than one batch never exceeds."""
         return self.segment_bytes + self.segment_bytes // 10
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether its segments share files with those of other shards."""
+        return self.segment_layout is SegmentLayout.SHARED_FILE
 
     @property
     def is_tiered(self) -> bool:
@@ -389,6 +411,7 @@ def _json_texts(value: object) -> str:
 
 _PARSERS: dict[str, Callable[[object], object]] = {
     "storage_type": _name,
+    "segment_layout": _one_of(SegmentLayout),
     "segment_bytes": _number,
     "segment_ms": _limit,
     "segment_jitter_ms": _number,

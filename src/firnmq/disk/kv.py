@@ -71,6 +71,8 @@ _UNCHECKED_BYTES_MAX = 512 * 1024
 """Written without asking whether RocksDB is behind; less than a write buffer."""
 _STALL_PAUSE_S = 0.005
 _BLOCK_CACHE_BYTES = 64 * 1024 * 1024
+_LARGE_FAMILIES = 3
+"""Memory is divided by so many: the rows of locations are few and small."""
 _WHERE = "the key-value store"
 
 T = TypeVar("T")
@@ -85,6 +87,8 @@ class Family(Enum):
     """The four indexes and their checkpoints: derived, can be rebuilt from the log."""
     MESSAGES = "messages"
     """Batches of the RocksDB engine."""
+    LOCATIONS = "locations"
+    """Where frames of shared files are: derived up to the end of each file."""
 
 
 KeyRange: TypeAlias = tuple[Family, bytes, bytes]
@@ -541,7 +545,7 @@ def _options(buffer_bytes: int) -> Options:
 
 def _family_options(family: Family, buffer_bytes: int) -> Options:
     options = Options(raw_mode=True)
-    share_bytes = min(_WRITE_BUFFER_BYTES, buffer_bytes // len(Family))
+    share_bytes = min(_WRITE_BUFFER_BYTES, buffer_bytes // _LARGE_FAMILIES)
     if family is Family.INDEX:
         share_bytes //= _INDEX_BUFFER_COUNT
         options.set_min_write_buffer_number_to_merge(_INDEX_BUFFERS_PER_TABLE)
@@ -572,4 +576,4 @@ def _full_buffers_max(family: Family) -> int:
 
 
 def _block_cache() -> Cache:
-    return Cache(_BLOCK_CACHE_BYTES // len(Family))
+    return Cache(_BLOCK_CACHE_BYTES // _LARGE_FAMILIES)

@@ -45,9 +45,9 @@ class Preallocation:
         return True
 
     def reserve(self, position: int, size: int) -> None:
-        """Reserves blocks for an append that is about to be made, and for those after it."""
+        """Reserves blocks for a large append that is about to be made, and for those after it."""
         end = position + size
-        if size <= SMALL_APPEND_BYTES or end <= self._reserved_end:
+        if end <= self._reserved_end:
             return
         ahead = min(RESERVED_BYTES_MAX, position // 4)
         if ahead >= RESERVED_BYTES_MIN:

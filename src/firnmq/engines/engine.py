@@ -34,6 +34,7 @@ from firnmq.engines.logs import ShardLogs
 from firnmq.engines.open_log import OpenLog
 from firnmq.engines.shardlog import (
     Append,
+    BatchRules,
     RawReader,
     ShardLog,
     TimeReader,
@@ -212,8 +213,8 @@ class LogEngine:
         acks: Acks = Acks.ALL,
         deadline_s: float | None = None,
     ) -> Ticket[Appended]:
-        config = self._logs.spec(shard).config
-        request = await prepare_request(batch, config, self._judges, self._clock.now_ms())
+        rules = BatchRules(self._logs.spec(shard).config)
+        request = await prepare_request(batch, rules, self._judges, self._clock.now_ms())
         request.promise(acks, deadline_s)
         return await self._submit(request, await self._log_to_append(shard))
 

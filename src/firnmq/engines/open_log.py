@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Acks, Appended
-from firnmq.engines.shardlog import Append, ShardLog, prepare_inline
+from firnmq.engines.shardlog import Append, BatchRules, ShardLog, prepare_inline
 from firnmq.engines.shardlog.reading.records import HINTS_MAX
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.shardlog.watchers import BatchWatcher
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 class OpenLog:
     """One log that is open, for one event loop."""
 
-    __slots__ = ("_engine", "_log", "keeper")
+    __slots__ = ("_engine", "_log", "_rules", "keeper")
 
     def __init__(self, engine: LogEngine, log: ShardLog, keeper: LogKeeper) -> None:
         self._engine = engine
         self._log = log
+        self._rules = BatchRules(log.spec.config)
         self.keeper = keeper
         """Takes what was prepared, for this log and others of the engine, with `submit`."""
 
@@ -54,7 +55,10 @@ class OpenLog:
         log = self._log
         if not self._engine.takes_appends(log):
             return None
-        prepared = prepare_inline(batch, log.spec.config, log.backend.clock.now_ms())
+        config = log.spec.config
+        if self._rules.config is not config:  # It was changed.
+            self._rules = BatchRules(config)
+        prepared = prepare_inline(batch, self._rules, log.backend.clock.now_ms())
         if prepared is None:
             return None
         request = Append(None, prepared, prepared.held_bytes)

@@ -36,7 +36,10 @@ _OF_SHARDS = frozenset({PRODUCER, ABORTED, DELETION})
 
 
 def write_in_slices(
-    kv: KeyValueStore, rows: Entries, entries: Entries, base_offsets: Mapping[bytes, int]
+    kv: KeyValueStore,
+    rows: Mapping[Family, Entries],
+    entries: Entries,
+    base_offsets: Mapping[bytes, int],
 ) -> None:
     """Writes rows and index entries, unsynced. Checkpoints among the entries speak of all of them.
 
@@ -62,7 +65,8 @@ def write_in_slices(
         with kv.batch(opened_count) as batch:
             batch.put_many(Family.INDEX, many[at : at + SLICE_ENTRIES])
     with kv.batch(opened_count) as batch:
-        batch.put_many(Family.MESSAGES, rows)
+        for family, some in rows.items():
+            batch.put_many(family, some)
         batch.put_many(Family.INDEX, checkpoints)
 
 

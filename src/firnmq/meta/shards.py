@@ -16,7 +16,12 @@ import msgspec
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
-from firnmq.engines.catalog.segments import IllegalTransition, SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import (
+    IllegalTransition,
+    SegmentMeta,
+    SegmentState,
+    medium_of_new,
+)
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import (
@@ -145,7 +150,9 @@ class MetaShards:
         leaders: Mapping[str, Replica] | None,
     ) -> tuple[int, list[ShardSpec]]:
         options = None if topic_id is not None else config.options()
-        first = SegmentMeta(seq=0, base_offset=0, created_ms=self._now())
+        first = SegmentMeta(
+            seq=0, base_offset=0, created_ms=self._now(), medium=medium_of_new(config)
+        )
         own_segment = encode(self._active(first))
         while True:
             counter = self._store.get(NEXT_UID)

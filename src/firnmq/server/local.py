@@ -43,7 +43,8 @@ from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.media.durable import ByteLayout, DurableBackend
 from firnmq.engines.media.files import segment_engine, segment_layout
-from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY
+from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY, SHARED_DIRECTORY
+from firnmq.engines.media.layouts import LayoutByMedium, SharedFile
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.media.snapshots import SnapshotFiles
@@ -67,6 +68,7 @@ from firnmq.server.tier import CACHE_DIRECTORY, Tier, open_object_store
 from firnmq.tiering.move.mover import TierMover
 from firnmq.tiering.stores import ObjectStore
 
+_FILE_DIRECTORIES = (SEGMENT_DIRECTORY, SHARED_DIRECTORY)
 DATABASE_DIRECTORY = "db"
 _JUDGE_THREADS = min(os.cpu_count() or 1, 4)
 """Threads that validate large batches of clients. Each holds one decompressed batch, so that their
@@ -154,7 +156,12 @@ class LocalStore:
         """Makes a directory private that an earlier version, or mkdir, has left accessible to other
         users: it holds password hashes."""
         count = make_private(
-            self.path, META_NAME, DATABASE_DIRECTORY, SEGMENT_DIRECTORY, CACHE_DIRECTORY, LOCK_NAME
+            self.path,
+            META_NAME,
+            DATABASE_DIRECTORY,
+            *_FILE_DIRECTORIES,
+            CACHE_DIRECTORY,
+            LOCK_NAME,
         )
         if count:
             _log.info("permissions_tightened", path=self.path, entries=count)
@@ -178,6 +185,7 @@ class LocalStore:
         run_blocking(self.manager.clean_up())
         with ExitStack() as turns:
             turns.callback(self.manager.follow_topics)
+            turns.callback(self.shared.reclaim, is_stopping)
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
@@ -247,8 +255,9 @@ class LocalStore:
         opened.callback(partial(self._cold_readers.shutdown, cancel_futures=True))
         self.state = ShardState(self.kv, shards)
         layout = segment_layout(path, self.files)
+        self._open_shared(opened)
         layouts: dict[str, ByteLayout] = {
-            StorageType.SEGMENT.value: layout,
+            StorageType.SEGMENT.value: LayoutByMedium(layout, self.shared),
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
         backend = self._backend(layouts)
@@ -279,6 +288,7 @@ class LocalStore:
             state=self.state,
             layouts=layouts,
             directory=path / SEGMENT_DIRECTORY,
+            shared=self.shared,
             memory_log=memory.log,
             wait_for_roll=self._wait_for_roll,
             shown_length=self._shown_length,
@@ -304,8 +314,21 @@ class LocalStore:
             self.health,
             self._cold,
             self._replication,
+            shared=self.shared,
             snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
         )
+
+    def _open_shared(self, opened: ExitStack) -> None:
+        """The files of topics with segment.layout=shared-file, recovered."""
+        self.shared = SharedFile(
+            self.path / SHARED_DIRECTORY,
+            self.files,
+            self.kv,
+            lane_count=self.config.io_workers,
+            shard_uids={spec.uid for spec in self.shards.shards()},
+            file_bytes=self.config.shared_file_bytes,
+        )
+        opened.callback(self.shared.close)
 
     def _open_catalog(self, opened: ExitStack) -> MetaShards:
         """What exists, as the metadata has it."""
@@ -325,6 +348,7 @@ class LocalStore:
         specs = self.shards.shards()
         names, uids = {spec.name for spec in specs}, {spec.uid for spec in specs}
         sweep_strays(self.path / SEGMENT_DIRECTORY, self.kv, self.state, names, uids)
+        self.shared.drop_others(uids)
         follower = ShardFollower(
             self.node.node,
             self.cache,

@@ -43,7 +43,11 @@ class PowerCut:
         self._rng = rng
         self.lock = threading.RLock()
         """Held during every change of a file, so that the failure happens between two of them."""
-        self._files = {str(path): path.read_bytes() for path in source.glob("segments/*/*")}
+        self._files = {
+            str(path): path.read_bytes()
+            for pattern in ("segments/*/*", "shared/*")
+            for path in source.glob(pattern)
+        }
         self._log_bytes = self.database_logs()
         self.has_come = False
 

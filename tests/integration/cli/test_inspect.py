@@ -106,6 +106,24 @@ def test_dump_shows_batches_and_records(ok, documents, filled) -> None:
     assert batch["records"][0]["tags"] == ["x"]
 
 
+def test_dump_shows_the_frames_of_a_shared_file(firn, ok, documents, data: Path) -> None:
+    """1. two shards in one file, 2. one of their frames is damaged."""
+    ok("topic", "create", "t", "--shards", "2", "-o", "segment.layout=shared-file")
+    for shard in ("0", "1"):
+        ok("produce", "t", f"value {shard}", "--shard", shard)
+    files = sorted((data / "shared").glob("*.log"))
+    text = "".join(ok("dump", str(each), "--records") for each in files)
+    assert text.count("frame at ") == 2
+    assert "value 0" in text
+    assert "value 1" in text
+    frames = [each for file in files for each in documents("dump", str(file)) if "frame" in each]
+    assert [each["frame"]["is_whole"] for each in frames] == [True, True]
+    flip(files[0], frames[0]["frame"]["position"] + 70)
+    damaged = firn("dump", str(files[0]))
+    assert damaged.exit_code == 1
+    assert "DAMAGED" in damaged.output
+
+
 def test_dump_stops_at_a_damaged_batch_and_says_so(firn, documents, filled, tmp_path: Path) -> None:
     both = tmp_path / "both.log"
     first, second = filled[0].read_bytes(), filled[1].read_bytes()
@@ -193,4 +211,4 @@ def test_demo_finds_what_it_wrote(ok) -> None:
         if step["step"] == "verify all of it":
             assert step["outcome"].endswith("10,000 records: 0 findings")
         if step["step"].startswith("read by key"):
-            assert "offset 9,975" in step["outcome"]
+            assert "offset 9975:" in step["outcome"]

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
+from firnmq.config import StoreConfig
 from firnmq.disk import preallocation
 from firnmq.server import LocalStore, Store
 from firnmq.testing import CrashFiles, CrashKeyValueStore, CrashMetaStore, PowerCut
 from tests.integration.faults.ledger import Ledger
+from tests.integration.faults.operations import SHARED_FILE_BYTES
 from tests.integration.faults.writer import (
     NUMBERS_PER_THREAD,
     PREALLOCATION_BYTES_MIN,
@@ -20,11 +22,15 @@ from tests.integration.faults.writer import (
 )
 
 _ROWS = {"storage.type": "EngineRocksDB"}
+_SHARED = {"segment.layout": "shared-file"}
 _TOPICS: dict[str, dict[str, object]] = {
     "safe": {"segment.bytes": 4_096},
     "safe-rows": {"segment.bytes": 4_096, **_ROWS},
     "lazy": {"segment.bytes": 8_192, "durability": "os"},
     "lazy-rows": {"segment.bytes": 8_192, "durability": "os", **_ROWS},
+    "shared": {"segment.bytes": 4_096, **_SHARED},
+    "shared-lazy": {"segment.bytes": 8_192, "durability": "os", **_SHARED},
+    "shared-old": {"segment.bytes": 4_096, "retention.bytes": 8_192, **_SHARED},
     "late": {
         "segment.bytes": 8_192,
         "durability": "interval",
@@ -32,7 +38,7 @@ _TOPICS: dict[str, dict[str, object]] = {
         "retention.bytes": 16_384,
     },
 }
-_UNSYNCED = frozenset({"lazy", "lazy-rows", "late"})
+_UNSYNCED = frozenset({"lazy", "lazy-rows", "shared-lazy", "late"})
 _CUTS_PER_RUN = 3
 _STEPS_MAX = 400
 
@@ -88,6 +94,7 @@ def _work(path: Path, cut: PowerCut, ledger: Ledger, rng: random.Random, first_n
     local = LocalStore(
         path,
         background=False,
+        config=StoreConfig(shared_file_bytes=SHARED_FILE_BYTES),
         files=CrashFiles(cut),
         open_kv=partial(CrashKeyValueStore, cut=cut),
         open_meta=partial(CrashMetaStore, cut=cut),

@@ -17,7 +17,7 @@ from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 from firnmq.errors import DiskFull, StorageFailed
 from firnmq.record import NewRecord
 from firnmq.server import LocalStore, Store
-from tests.integration.faults.operations import OPERATIONS, Scene
+from tests.integration.faults.operations import OPERATIONS, SHARED_FILE, Scene
 from tests.integration.faults.shim import Calls, Faults
 from tests.integration.faults.writer import Reporter
 
@@ -80,7 +80,7 @@ _COMPACTING = {
 }
 _SETUPS = {"compact": _set_up_compaction}
 HICCUP_OPERATIONS = {**OPERATIONS, "drop spilled": _drop_spilled, "compact": _compact}
-OPERATION_TOPICS = ("EngineSegment", "EngineRocksDB", "EngineMemory")
+OPERATION_TOPICS = ("EngineSegment", "EngineRocksDB", SHARED_FILE, "EngineMemory")
 
 
 def work_on(scene: Scene) -> None:

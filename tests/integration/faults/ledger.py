@@ -324,7 +324,7 @@ def verify(store: Store) -> None:
     strays = {spec.name for spec in store.local.state.shards()} - set(names)
     if strays:
         raise Wrong(f"shards {strays} belong to no topic")
-    findings = list(verifier.stray_directories())
+    findings = list(verifier.outside_shards())
     for name in names:
         findings += verifier.verify(name).findings
     if findings:

@@ -6,26 +6,42 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from firnmq.config import SegmentLayout, StoreConfig
 from firnmq.disk import run_blocking
+from firnmq.engines import Engine
 from firnmq.server import LocalStore, Store
 from tests.integration.faults.ledger import record_of
 from tests.integration.faults.shim import Calls, Faults
 from tests.integration.faults.writer import Reporter
 
-ENGINES = ("EngineSegment", "EngineRocksDB")
+SHARED_FILE = "SharedFile"
+"""A topic of the segment engine that keeps its segments in shared files."""
+ENGINES = ("EngineSegment", "EngineRocksDB", SHARED_FILE)
 _SPILLED = "EngineMemory"
 _BATCHES = 6
+SHARED_FILE_BYTES = 8 * 1024
 _PER_BATCH = 4
+
+
+def options_of(engine: str) -> dict[str, object]:
+    """Of a topic that is kept by an engine, or by the segment engine in shared files."""
+    if engine == SHARED_FILE:
+        return {"storage.type": "EngineSegment", "segment.layout": "shared-file"}
+    return {"storage.type": engine}
 
 
 class Scene:
     """A store with a topic per engine, each with sealed segments and an active one."""
 
     def __init__(self, path: Path, reporter: Reporter, first_number: int) -> None:
-        self.local = LocalStore(path, background=False)
+        config = StoreConfig(shared_file_bytes=SHARED_FILE_BYTES)
+        self.local = LocalStore(path, background=False, config=config)
         self.store = Store(self.local)
         self.reporter = reporter
         self._next_number = first_number
+
+    def engine(self, topic: str) -> Engine:
+        return self.local.engines[self.store.topic(topic).topic.config.storage_type]
 
     def append(self, name: str, count: int = _PER_BATCH) -> None:
         first = self._next_number
@@ -50,7 +66,7 @@ def prepare(descriptor: int, path: str) -> None:
     scene = Scene(Path(path), Reporter(descriptor), 0)
     for engine in (*ENGINES, _SPILLED):
         more = {"memory.overflow": "spill"} if engine == _SPILLED else {}
-        scene.create(engine, **{"storage.type": engine, **more})
+        scene.create(engine, **options_of(engine), **more)
         for at in range(2 * _BATCHES):
             scene.append(engine)
             if at in (3, 7):
@@ -86,7 +102,7 @@ def _truncate(scene: Scene, engine: str) -> None:
         "truncate",
         engine,
         offset,
-        does=lambda: scene.local.engines[engine].truncate(shard, offset),
+        does=lambda: scene.engine(engine).truncate(shard, offset),
     )
 
 
@@ -123,7 +139,7 @@ def _spill(scene: Scene, engine: str) -> None:
 
 
 def _create_topic(scene: Scene, engine: str) -> None:
-    scene.create("new", **{"storage.type": engine})
+    scene.create("new", **options_of(engine))
     scene.append("new")
 
 
@@ -134,7 +150,28 @@ def _grow_topic(scene: Scene, engine: str) -> None:
 def _change_options(scene: Scene, engine: str) -> None:
     changed = replace(scene.store.topic(engine).topic.config, max_record_bytes=100_000)
     run_blocking(scene.local.manager.reconfigure_topic(engine, changed))
-    assert {spec.config for spec in scene.local.engines[engine].list_shard()} == {changed}
+    shards = scene.store.topic(engine).topic.shard_names()
+    specs = {spec.name: spec for spec in scene.engine(engine).list_shard()}
+    assert {specs[name].config for name in shards} == {changed}
+
+
+def _reclaim(scene: Scene, engine: str) -> None:
+    """Copies what is left of a file that is mostly dead, and removes the file in the next round."""
+    _delete_before(scene, engine)
+    files = set(scene.local.shared.table.numbers_on_disk())
+    scene.local.shared.reclaim()
+    scene.local.shared.reclaim()
+    assert engine != SHARED_FILE or files - set(scene.local.shared.table.numbers_on_disk())
+
+
+def _change_layout(scene: Scene, engine: str) -> None:
+    """Goes on in files of the other layout."""
+    before = scene.store.topic(engine).topic.config
+    other = next(each for each in SegmentLayout if each is not before.segment_layout)
+    run_blocking(
+        scene.local.manager.reconfigure_topic(engine, replace(before, segment_layout=other))
+    )
+    _roll_and_append(scene, engine)
 
 
 def _delete_topic(scene: Scene, engine: str) -> None:
@@ -157,4 +194,6 @@ OPERATIONS: dict[str, Callable[[Scene, str], None]] = {
     "grow topic": _grow_topic,
     "change options": _change_options,
     "delete topic": _delete_topic,
+    "reclaim": _reclaim,
+    "change layout": _change_layout,
 }

@@ -8,18 +8,26 @@ import threading
 import time
 from pathlib import Path
 
+from firnmq.config import StoreConfig
 from firnmq.errors import DiskFull, FirnError, StorageFailed
 from firnmq.server import LocalStore, Store, TopicHandle
 from tests.integration.faults.ledger import Ledger, record_of, scan
+from tests.integration.faults.operations import SHARED_FILE_BYTES
 from tests.integration.faults.shim import Calls, Faults
 from tests.integration.faults.writer import NUMBERS_PER_THREAD
 
 TOPICS: dict[str, dict[str, object]] = {
     "hurt": {"segment.bytes": 8_192},
+    "shared": {"segment.bytes": 8_192, "segment.layout": "shared-file"},
+    "shared-lazy": {
+        "segment.bytes": 8_192,
+        "segment.layout": "shared-file",
+        "durability": "interval",
+    },
     "fine": {"segment.bytes": 8_192},
     "rows": {"segment.bytes": 8_192, "storage.type": "EngineRocksDB"},
 }
-_APPENDERS = ("hurt", "hurt", "hurt", "fine", "rows")
+_APPENDERS = ("hurt", "hurt", "hurt", "shared", "shared-lazy", "fine", "rows")
 _WAIT_S = 60.0
 _PAUSE_S = 0.01
 """Clients that are refused do not try again at once; these would keep others from the disk."""
@@ -97,7 +105,8 @@ class Appenders:
 
 
 def _opened(path: str) -> Store:
-    store = Store(LocalStore(Path(path)))
+    config = StoreConfig(shared_file_bytes=SHARED_FILE_BYTES)
+    store = Store(LocalStore(Path(path), config=config))
     for name, options in TOPICS.items():
         store.create_topic(name, options=options)
     return store
@@ -112,25 +121,35 @@ def _finish(store: Store, path: str, ledger: Ledger) -> None:
 
 
 def shard_refusal(
-    descriptor: int, path: str, calls: int, error: int, after: int, is_partial: bool, seed: int
+    descriptor: int,
+    path: str,
+    name: str,
+    calls: int,
+    error: int,
+    after: int,
+    is_partial: bool,
+    seed: int,
 ) -> None:
-    """The files of one shard refuse; the others, in the same process, do not notice."""
+    """The files of one shard refuse, or the shared files; shards in other files, in the same
+    process, do not notice."""
     store, ledger, faults = _opened(path), Ledger(), Faults.of_this_process()
     appenders = Appenders(store, ledger, seed)
-    hurt = store.topic("hurt")
+    hurt = store.topic(name)
+    is_shared = hurt.topic.config.shares_files
     for round_number in range(2):
         appenders.wait_for("the start", appenders.done, dict.fromkeys(TOPICS, 10))
-        place = f"/segments/{hurt.topic.shard_name(0)}"
+        place = "/shared/" if is_shared else f"/segments/{hurt.topic.shard_name(0)}"
         faults.fail(Calls(calls), place, error, after=after + round_number, is_partial=is_partial)
-        appenders.wait_for("refusals", appenders.refused, {"hurt": 6})
+        appenders.wait_for("refusals", appenders.refused, {name: 6})
         published = scan(hurt, 0, 0)
         assert published, "what was published can be read"
         appenders.wait_for("the others", appenders.done, {"fine": 20, "rows": 20})
         assert scan(hurt, 0, 0).keys() >= published.keys()
         faults.lift()
-        appenders.wait_for("an end", appenders.done, {"hurt": 10})
+        appenders.wait_for("an end", appenders.done, {name: 10})
     appenders.stop()
-    assert appenders.refused["fine"] == appenders.refused["rows"] == 0
+    harmed = {each for each, count in appenders.refused.items() if count}
+    assert harmed <= ({"shared", "shared-lazy"} if is_shared else {name})
     wanted = DiskFull if error == errno.ENOSPC else StorageFailed
     assert appenders.kinds == {wanted}, appenders.kinds
     _finish(store, path, ledger)

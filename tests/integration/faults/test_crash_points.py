@@ -11,7 +11,7 @@ import pytest
 from firnmq.server import LocalStore, Store
 from tests.integration.faults.ledger import Ledger, record_of
 from tests.integration.faults.metadata import check_metadata
-from tests.integration.faults.operations import ENGINES, OPERATIONS
+from tests.integration.faults.operations import ENGINES, OPERATIONS, SHARED_FILE
 from tests.integration.faults.processes import Nursery
 from tests.integration.faults.shim import EXIT_CODE
 
@@ -32,10 +32,16 @@ _SAME_FOR_ALL = frozenset(
 )
 """Operations that do the same for every engine that keeps shards on disk."""
 
+_LAYOUT_OPERATIONS = {
+    "reclaim": {SHARED_FILE},
+    "change layout": {"EngineSegment", SHARED_FILE},
+}
+
 CASES = [
     (operation, engine)
     for operation in OPERATIONS
     for engine in (ENGINES[:1] if operation in _SAME_FOR_ALL else ENGINES)
+    if operation not in _LAYOUT_OPERATIONS or engine in _LAYOUT_OPERATIONS[operation]
 ]
 
 
@@ -68,7 +74,7 @@ def test_an_operation_interrupted_anywhere_is_not_half_done(
     operation: str,
     engine: str,
 ) -> None:
-    step = 1 if engine == ENGINES[0] else 3  # Most of what rows do is what every engine does.
+    step = 3 if engine == "EngineRocksDB" else 1  # Most of what rows do is what every engine does.
     for after in range(0, _POINTS_MAX, step):
         is_partial = after % 2 == 1
         path = tmp_path / f"{after}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.faults.hiccups import HICCUP_OPERATIONS
+from tests.integration.faults.operations import SHARED_FILE
 from tests.integration.faults.processes import Nursery
 
 _JOB = "tests.integration.faults.hiccups"
@@ -20,6 +21,12 @@ OPERATION_CASES = [
     ("drop segments", "EngineSegment"),
     ("drop segments", "EngineRocksDB"),
     ("drop spilled", "EngineMemory"),
+    ("append and roll", SHARED_FILE),
+    ("roll and append", SHARED_FILE),
+    ("drop segments", SHARED_FILE),
+    ("truncate", SHARED_FILE),
+    ("reclaim", SHARED_FILE),
+    ("change layout", SHARED_FILE),
     ("compact", "EngineSegment"),
     ("truncate", "EngineSegment"),
     ("delete by offset", "EngineSegment"),
@@ -31,7 +38,12 @@ OPERATION_CASES = [
     ("change options", "EngineSegment"),
     ("delete topic", "EngineSegment"),
 ]
-STORES = {"key-value store": "/db/", "metadata": "/meta.db", "segments": "/segments/"}
+STORES = {
+    "key-value store": "/db/",
+    "metadata": "/meta.db",
+    "segments": "/segments/",
+    "shared files": "/shared/",
+}
 assert {operation for operation, _ in OPERATION_CASES} <= HICCUP_OPERATIONS.keys()
 
 

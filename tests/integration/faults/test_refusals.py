@@ -34,13 +34,14 @@ def run(nursery: Nursery, job: str, *arguments: object) -> None:
         assert child.wait() == 0, nursery.log_text()[-6000:]
 
 
+@pytest.mark.parametrize("topic", ["hurt", "shared"])
 @pytest.mark.parametrize("case", SHARD_CASES)
 def test_a_shard_whose_files_refuse_hurts_no_other(
-    faulty_nursery: Nursery, tmp_path: Path, case: str
+    faulty_nursery: Nursery, tmp_path: Path, case: str, topic: str
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    run(faulty_nursery, "shard_refusal", str(tmp_path / "store"), *SHARD_CASES[case], seed)
+    run(faulty_nursery, "shard_refusal", str(tmp_path / "store"), topic, *SHARD_CASES[case], seed)
 
 
 @pytest.mark.parametrize("case", DATABASE_CASES)

@@ -26,6 +26,14 @@ TOPICS: dict[str, dict[str, Any]] = {
         "shards": 2,
         "options": {"storage.type": "EngineRocksDB", "segment.bytes": 16_384},
     },
+    "shared": {
+        "shards": 2,
+        "options": {
+            "segment.layout": "shared-file",
+            "segment.bytes": 8_192,
+            "retention.bytes": 65_536,
+        },
+    },
     "late": {
         "shards": 1,
         "options": {"durability": "interval", "durability.interval.ms": 5, "segment.bytes": 8_192},
@@ -54,8 +62,8 @@ UNSYNCED = frozenset({"late", "lazy", "lazy-rows", "spilled"})
 """Topics that may lose their newest records in a power cut."""
 
 _THREADS: tuple[tuple[tuple[str, int], ...], ...] = (
-    (("plain", 0), ("lazy", 0)),
-    (("plain", 1), ("late", 0)),
+    (("plain", 0), ("lazy", 0), ("shared", 0)),
+    (("plain", 1), ("late", 0), ("shared", 1)),
     (("rows", 0), ("lazy-rows", 0)),
     (("rows", 1), ("spilled", 0)),
     (("busy", 0),),
@@ -198,7 +206,12 @@ class Worker:
 
 def open_busy_store(path: Path) -> Store:
     """A store whose background work comes round often enough to be interrupted."""
-    config = StoreConfig(housekeeping_ms=40, state_sync_ms=10, memory_bytes=1024 * 1024)
+    config = StoreConfig(
+        housekeeping_ms=40,
+        state_sync_ms=10,
+        memory_bytes=1024 * 1024,
+        shared_file_bytes=16 * 1024,
+    )
     return Store(LocalStore(path, config=config))
 
 

@@ -64,5 +64,5 @@ def check(
                 store.topic(topic.name).status(seq)
             for shard in topic.shard_names():
                 assert store.local.verifier.verify(shard).findings == (), when
-        assert list(store.local.verifier.stray_directories()) == [], when
+        assert list(store.local.verifier.outside_shards()) == [], when
     return there

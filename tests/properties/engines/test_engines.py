@@ -8,11 +8,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from firnmq.config import StorageType
+from tests.conformance.lab import SHARED_FILE
 from tests.properties.engines.file_machine import FileTierMachine
 from tests.properties.engines.lagging_machine import LaggingMachine
 from tests.properties.engines.machine import EngineMachine
 from tests.properties.engines.tiered_machine import TieredMachine
 
+KINDS = [*(each.value for each in StorageType), SHARED_FILE]
 _IS_SOAK = os.environ.get("FIRN_SOAK") == "1"
 SETTINGS = settings(
     max_examples=300 if _IS_SOAK else 30,
@@ -25,7 +27,7 @@ SETTINGS = settings(
 )
 
 
-@pytest.mark.parametrize("storage_type", [each.value for each in StorageType])
+@pytest.mark.parametrize("storage_type", KINDS)
 def test_an_engine_behaves_like_its_model(storage_type: str, tmp_path: Path) -> None:
     machine = type(
         f"{storage_type}Machine",
@@ -35,7 +37,7 @@ def test_an_engine_behaves_like_its_model(storage_type: str, tmp_path: Path) -> 
     run_state_machine_as_test(machine, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("storage_type", [each.value for each in StorageType])
+@pytest.mark.parametrize("storage_type", KINDS)
 def test_a_high_watermark_behind_the_end_makes_no_difference(
     storage_type: str, tmp_path: Path
 ) -> None:
@@ -47,7 +49,7 @@ def test_a_high_watermark_behind_the_end_makes_no_difference(
     run_state_machine_as_test(machine, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("storage_type", [each.value for each in StorageType])
+@pytest.mark.parametrize("storage_type", KINDS)
 def test_an_object_store_behind_an_engine_makes_no_difference(
     storage_type: str, tmp_path: Path
 ) -> None:
@@ -59,7 +61,7 @@ def test_an_object_store_behind_an_engine_makes_no_difference(
     run_state_machine_as_test(machine, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("storage_type", [each.value for each in StorageType])
+@pytest.mark.parametrize("storage_type", KINDS)
 def test_a_directory_as_object_store_makes_no_difference(storage_type: str, tmp_path: Path) -> None:
     machine = type(
         f"File{storage_type}Machine",

@@ -35,7 +35,7 @@ def _resource_options(command: CommandT) -> CommandT:
 @click.group()
 @target_options
 def acl() -> None:
-    """Say which Kafka clients may do what, in a data directory or, with --node, on a running node.
+    """Rules about which Kafka clients may do what, in a data directory or on a running node.
 
     A node obeys the rules if security.authorization is on. A principal is User:NAME; User:* is
     every client.
@@ -122,7 +122,7 @@ def remove(
     as_json: bool,
     **resource: Any,
 ) -> None:
-    """Remove the rules to which every option applies, and show them."""
+    """Remove the rules that match all given options, and show them."""
     selection = {**_fields(**resource), "principal": principal, "all": everything}
     if operation is not None:
         selection["operation"] = operation.replace("-", "_")

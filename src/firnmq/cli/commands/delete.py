@@ -42,7 +42,8 @@ _OFFSETS_SHOWN_MAX = 20
 @click.option(
     "--shard",
     type=int,
-    help="Needed with --offset and --before if there are several; a key is looked for in all.",
+    help="Shard of the records. --offset and --before need it if the topic has several shards; "
+    "--key looks in all shards without it.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @target_options

@@ -16,6 +16,7 @@ from firnmq.cli.console import (
     tell_when_stopped,
     time_text,
 )
+from firnmq.cli.shared_file import dumped_frames, is_shared_file
 
 if TYPE_CHECKING:
     from firnmq.record import BatchEntry, Record
@@ -31,12 +32,15 @@ _HEAD_BYTES = 12
 @json_option
 @click.pass_context
 def dump(ctx: click.Context, file: Path, with_records: bool, as_json: bool) -> None:
-    """Show the batches of a segment file.
+    """Show the batches of a segment file, or of all segments in a shared file.
 
     Needs no data directory and changes nothing. Stops at the first bytes that are no batch, says
     where and why, and ends with exit code 1. Zeros at the end are no fault: an active segment has
     them where its next batches will be.
     """
+    if is_shared_file(file):
+        _dump_shared(ctx, file, with_records=with_records, as_json=as_json)
+        return
     batch_count = record_count = 0
     blank_bytes = 0
     stop: _Stop | None = None
@@ -70,6 +74,41 @@ def dump(ctx: click.Context, file: Path, with_records: bool, as_json: bool) -> N
         _show_stop(stop, file, as_json=as_json)
     if stop is not None or not is_gapless:
         ctx.exit(1)
+
+
+def _dump_shared(ctx: click.Context, file: Path, *, with_records: bool, as_json: bool) -> None:
+    """Frames of one segment need not be near each other, so gaps between offsets are no fault."""
+    frame_count = damaged_count = 0
+    tell_when_stopped(lambda: f"{count(frame_count, 'frame')} shown")
+    with file.open("rb") as source:
+        for frame in dumped_frames(source):
+            frame_count += 1
+            damaged_count += not frame.is_whole
+            if as_json:
+                print_json(frame.document())
+            else:
+                kind = "copy" if frame.is_copy else "append"
+                damage = "" if frame.is_whole else "  DAMAGED"
+                click.echo(
+                    f"frame at {frame.position:,}: shard {frame.shard_uid}, segment "
+                    f"{frame.segment} slot {frame.slot}, byte {frame.segment_position:,}, "
+                    f"{kind}{damage}"
+                )
+            for found in _batches_of(frame.data, frame.position) if frame.is_whole else ():
+                _show(found, with_records=with_records, as_json=as_json, is_gap=False)
+    if not as_json:
+        damage = f", {damaged_count:,} damaged" if damaged_count else ""
+        click.echo(f"{count(frame_count, 'frame')}{damage}")
+    if damaged_count:
+        ctx.exit(1)
+
+
+def _batches_of(data: bytes, position: int) -> Iterator[_Batch]:
+    from firnmq.record import walk
+
+    for entry in walk(data).headers:
+        batch = data[entry.position : entry.position + entry.size]
+        yield _Batch(position + entry.position, entry, batch)
 
 
 class _Batch(NamedTuple):

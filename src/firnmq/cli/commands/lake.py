@@ -146,8 +146,8 @@ def sync(
 ) -> None:
     """Convert new records of topics into their tables, each record exactly once.
 
-    May be killed, repeated and run several times at once. With --follow, one topic. Without
-    topics, those that the file given with --config has in [lake.topics.NAME].
+    The command may be killed and repeated, and several may run at once. --follow takes one topic.
+    Without TOPIC, the topics are those of the sections [lake.topics.NAME] in the file of --config.
     """
     from firnmq.cli.lake.topics import TopicChoices
 
@@ -211,7 +211,7 @@ def compact(
     as_json: bool,
     **place: Any,
 ) -> None:
-    """Put small files of a topic's table together. Syncs and readers may go on."""
+    """Merge small files of a topic's table, while syncs and readers continue."""
     from firnmq.lake.tables.maintain import compact as compact_table
 
     tell_when_stopped(lambda: "the table is as it was, or has all its small files put together")
@@ -278,7 +278,7 @@ def expire(
     as_json: bool,
     **place: Any,
 ) -> None:
-    """Forget old snapshots of a topic's table and remove files that none of the others has."""
+    """Remove old snapshots of a topic's table, and the files that no other snapshot uses."""
     from firnmq.lake.tables.maintain import expire as expire_table
 
     with _tables(topic, place, changes=not dry_run) as tables:

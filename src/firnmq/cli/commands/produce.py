@@ -75,11 +75,11 @@ def produce(
     layout: str,
     as_json: bool,
 ) -> None:
-    """Store VALUE, or the records of a file, and say where they are.
+    """Store VALUE, or the records of a file, and print their offsets.
 
-    Without VALUE and --file, records are read from standard input. What was read is stored once no
-    more has come for 0.1 s, so that `tail -f log | firn produce TOPIC` stores lines as they are
-    written. Ctrl-C stores what was read, and says how many records that made.
+    Without VALUE and --file, records are read from standard input. When no input has come for
+    0.1 s, the records read so far are stored, so that `tail -f log | firn produce TOPIC` stores
+    lines as they are written. Ctrl-C stores the records read so far, and prints how many there are.
     """
     if value is not None and source is not None:
         raise click.UsageError("give either a VALUE or --file, not both")

@@ -46,7 +46,7 @@ _LIMIT = click.IntRange(min=1)
     metavar="OFFSET",
     default="start",
     show_default=True,
-    help="Where to begin: an offset, -N for the last N of each shard, start, end.",
+    help="First offset to read, or -N for the last N records of each shard, or start, or end.",
 )
 @click.option("--key", help="The newest record of this key, whichever shard has it.")
 @click.option("--key-base64", metavar="BASE64", help="The same for a key that is not text.")

@@ -42,8 +42,8 @@ _STOPPING = "stopping  requests that have begun are answered first"
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="FIRN_CONFIG",
     show_envvar=True,
-    help="TOML file with the sections store, kafka, groups, topic_defaults, admin, security, log, "
-    "tiering, lake, meta, cluster.",
+    help="TOML file with the sections store, kafka, groups, transactions, topic_defaults, admin, "
+    "security, log, tiering, lake, meta, cluster.",
 )
 @click.option("--host", default=None, help="Address for Kafka clients.  [default: 127.0.0.1]")
 @click.option(

@@ -41,7 +41,7 @@ _STATES_WELL = ("ok", "unknown")
 @click.group()
 @target_options
 def tier() -> None:
-    """Sealed segments in the object store: of a running node, or of a data directory."""
+    """Show, upload and check the segments in the object store, of a node or of a data directory."""
 
 
 tier.add_command(cost)
@@ -52,7 +52,7 @@ tier.add_command(cost)
 @config_option
 @json_option
 def status(config_path: Path | None, as_json: bool) -> None:
-    """Show what is in the store, what waits and why."""
+    """Show what is in the object store, what waits for its upload, and why."""
     node = chosen_node(changes=False)
     if node is not None:
         found = node.get("tier")
@@ -88,9 +88,9 @@ def upload(
     config_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Upload what waits now, without tiering.upload.delay.ms; all topics, or one.
+    """Upload sealed segments now, of all topics or of one, whatever tiering.upload.delay.ms says.
 
-    Exit code 1 if something still waits in the end.
+    The exit code is 1 if segments still wait at the end.
     """
     node = chosen_node(changes=True)
     whose = "the node goes on" if node is not None else "the next upload goes on"
@@ -141,8 +141,9 @@ def scrub(
 ) -> None:
     """Compare the objects with the metadata, and remove those that nothing refers to.
 
-    A segment that is here as well and whose objects are not whole is copied again. Exit code 1 if
-    the metadata referred to an object that is missing or has the wrong size.
+    A segment whose objects are missing or damaged is uploaded again if it is also on the local
+    disk. The exit code is 1 if the metadata referred to an object that is missing or has the wrong
+    size.
     """
     node = chosen_node(changes=not dry_run)
     whose = "the node goes on" if node is not None else "the next scrub goes on"

@@ -15,7 +15,7 @@ from firnmq.errors import InvalidArgument
 @click.group()
 @target_options
 def user() -> None:
-    """Add, remove and list users of a data directory or, with --node, of a running node."""
+    """Add, remove and list users of a data directory or of a running node."""
 
 
 @user.command()

@@ -45,9 +45,9 @@ def verify(
 ) -> None:
     """Check all batches, checksums, segments, indexes and producers of a topic, or of all topics.
 
-    Of segments that are only in the object store, sizes and manifests are checked, with --deep
-    every byte. Nothing is repaired. Exit code 1 if anything is wrong, or if the store was to be
-    asked and could not be.
+    Of segments that are only in the object store, sizes and manifests are checked, and with --deep
+    every byte. Nothing is repaired. The exit code is 1 if anything is wrong, or if the object store
+    could not be asked.
     """
     tell_when_stopped(lambda: "the check was given up; it changes nothing")
     with asking_store(), opened(config_path, background=False) as store:
@@ -57,7 +57,7 @@ def verify(
         findings: list[tuple[str | None, Finding]]
         findings = [(name, finding) for name, each in checked for finding in each.findings]
         if topic is None:
-            findings += [(None, finding) for finding in store.local.verifier.stray_directories()]
+            findings += [(None, finding) for finding in store.local.verifier.outside_shards()]
     if as_json:
         print_json(_document(checked, findings))
     else:

@@ -77,9 +77,9 @@ def cost(
 ) -> None:
     """Show what a history costs a month on local disks alone, and with an object store.
 
-    With TOPIC, what is written a day is taken from its segments, and how long it is kept from its
-    options; what is given as an option counts more. Without, all of it is given. Prices are in one
-    currency, GB are 10^9 bytes; the defaults are a large provider's list prices in US dollars.
+    With TOPIC, the bytes per day are those of its segments, and the retention is that of its
+    options, unless an option of this command says otherwise. All prices are in one currency, and a
+    GB is 10^9 bytes. The default prices are a large provider's list prices in US dollars.
     """
     from firnmq.cli.cost.model import Prices, Workload, monthly_cost
 

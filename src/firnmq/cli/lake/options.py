@@ -63,7 +63,7 @@ _OPTIONS = (
         "--warehouse",
         metavar="URL",
         help="Folder of the tables: file:///path or s3://bucket/prefix; with a REST catalog, "
-        "its name for one of its own.  [default: the node's]",
+        "the name of one of its warehouses.  [default: the node's]",
     ),
     click.option(
         "--option",

@@ -57,10 +57,11 @@ def sql(
 ) -> None:
     """Run a query of Spark SQL over topics and print its rows.
 
-    Every topic is a table with the columns shard, offset, timestamp, key, value, headers and tags,
-    or those of its schema in place of value: what has been converted is read from Parquet, the
-    rest from the log up to this moment. What does not fit a schema is NAME__dead_letters. Names
-    with other characters than letters, digits and _ stand in backticks.
+    Every topic is a table. Its columns are shard, offset, timestamp, key, value, headers and tags;
+    a topic with a schema has the columns of the schema in place of value. Converted records are
+    read from Parquet files, newer ones from the log. The table NAME__dead_letters has the records
+    that do not fit the schema of NAME. A name with other characters than letters, digits and _
+    needs backticks.
     """
     tell_when_stopped(lambda: "the query was given up; it changes nothing")
     with activity("checking the query"):

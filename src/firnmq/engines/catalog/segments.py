@@ -6,14 +6,28 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
+from firnmq.config import TopicConfig
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.transactions import OpenTransaction
 from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import FirnError
 from firnmq.index import IndexSink, Point, SegmentIndex
+
+
+class Frame(NamedTuple):
+    """Batches of one segment that are to be written to a shared file."""
+
+    shard_uid: int
+    place: int
+    position: int
+    """Of the first batch in the segment."""
+    buffers: Sequence[Buffer]
+    length: int
+    is_copy: bool = False
+    """Moved out of a file that is mostly dead. It counts only where its segment still has it."""
 
 
 class SegmentState(Enum):
@@ -44,6 +58,13 @@ class Medium(Enum):
     """Where the shard's engine keeps them."""
     FILE = "file"
     """In a file: a memory segment that was spilled."""
+    SHARED = "shared"
+    """In frames of files that many shards share: segment.layout=shared-file."""
+
+
+def medium_of_new(config: TopicConfig) -> Medium:
+    """Where the next segment of a shard begins."""
+    return Medium.SHARED if config.shares_files else Medium.NATIVE
 
 
 class IllegalTransition(FirnError):
@@ -182,12 +203,17 @@ class SegmentMeta:
 
 
 class Rows:
-    """Key-value rows that a medium wants written with the turn's index entries."""
+    """What a medium wants written at the end of the turn: rows with the turn's index entries, or
+    frames of shared files before them."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("frames", "rows")
 
     def __init__(self) -> None:
         self.rows: list[tuple[bytes, bytes]] = []
+        self.frames: list[Frame] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.frames)
 
 
 class SegmentBytes(Protocol):

@@ -5,7 +5,7 @@ What a crash leaves of one that never became part of its shard is removed when t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from firnmq.disk import Family, KeyValueStore
 from firnmq.disk.files import Buffer
@@ -23,13 +23,13 @@ def drop_strays_of(
     have been dropped since, or may not be in the catalog yet. Unsynced, since the next opening
     looks again. There is one look per gap between places, and a chain has few.
     """
-    for lower, upper in _gaps(shard_uid, metas):
+    for lower, upper in gaps_between(shard_uid, metas):
         if kv.items(family, lower, upper, 1):
             with kv.batch() as batch:
                 batch.delete_range(family, lower, upper)
 
 
-def _gaps(shard_uid: int, metas: Iterable[SegmentMeta]) -> Iterator[tuple[bytes, bytes]]:
+def gaps_between(shard_uid: int, metas: Iterable[SegmentMeta]) -> Iterator[tuple[bytes, bytes]]:
     """Ranges of keys between the places of segments; what is of the shard as a whole is in none."""
     free = 0
     for place in (*sorted(meta.place for meta in metas), NO_SEGMENT):
@@ -42,9 +42,16 @@ class StoredCopy:
     """A SegmentCopy. What an interrupted attempt left in its place is removed first."""
 
     def __init__(
-        self, kv: KeyValueStore, content: SegmentBytes, shard_uid: int, meta: SegmentMeta
+        self,
+        kv: KeyValueStore,
+        content: SegmentBytes,
+        shard_uid: int,
+        meta: SegmentMeta,
+        write: Callable[[Rows, list[tuple[bytes, bytes]]], None],
     ) -> None:
+        """`write` stores rows and index entries, unsynced."""
         self._kv = kv
+        self._write = write
         self._content = content
         self._uid = shard_uid
         self._place = meta.place
@@ -59,9 +66,7 @@ class StoredCopy:
         if batches:
             self._content.append(batches, self._position, rows, durable=False)
             self._position += sum(map(len, batches))
-        with self._kv.batch() as batch:
-            batch.put_many(Family.MESSAGES, rows.rows)
-            batch.put_many(Family.INDEX, self.sink.entries)
+        self._write(rows, self.sink.entries)
         self.sink = RocksIndexEntries(self._uid, self._place)
 
     def finish(self, meta: SegmentMeta) -> Segment:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from firnmq.clock import Clock
 from firnmq.config import Durability
 from firnmq.disk import Family, IoPool, KeyValueStore
-from firnmq.engines.catalog.segments import Segment, SegmentBytes, SegmentMeta
+from firnmq.engines.catalog.segments import Frame, Rows, Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.stored_copy import StoredCopy, drop_strays_of
 from firnmq.engines.deadlines import Deadlines
 from firnmq.engines.inline import InlineAppends
+from firnmq.engines.media.layouts import SharedFile
 from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
@@ -39,7 +41,7 @@ from firnmq.index.layout import (
     producer_range,
     shard_range,
 )
-from firnmq.index.writing import SLICE_ENTRIES, write_in_slices
+from firnmq.index.writing import SLICE_ENTRIES, Entries, write_in_slices
 
 _log = EventLogger("engine")
 
@@ -79,8 +81,11 @@ class DurableBackend:
         cold: ColdMedium | None = None,
         replication: Replication | None = None,
         parking: ParkingBudget | None = None,
+        shared: SharedFile | None = None,
         snapshots: SnapshotFiles | None = None,
     ) -> None:
+        """`shared` writes the frames of topics with segment.layout=shared-file."""
+        self._shared = shared
         self.snapshots = snapshots
         self.health = health
         self.parking = parking or ParkingBudget(PARKED_BYTES, PARKED_REQUESTS)
@@ -110,24 +115,51 @@ class DurableBackend:
         return RocksIndexEntries(spec.uid, segment.meta.place)
 
     def commit(self, logs: list[ShardLog]) -> None:
-        """One write for all rows and entries, or slices if there are many; one sync if rows must be
-        durable."""
-        must_sync = False
-        rows: list[tuple[bytes, bytes]] = []
-        entries: list[tuple[bytes, bytes]] = []
+        """One write for all frames, one for all rows and entries, or slices if there are many; one
+        sync of each if it must be durable."""
+        must_sync = has_durable_frames = False
+        rows: Entries = []
+        frames: list[Frame] = []
+        entries: Entries = []
         for log in logs:
             if log.rows.rows:
                 rows += log.rows.rows
                 must_sync = must_sync or log.wants_sync
+            if log.rows.frames:
+                frames += log.rows.frames
+                has_durable_frames = has_durable_frames or log.wants_sync
             entries += log.staged_entries()
-        if len(entries) > SLICE_ENTRIES:
-            write_in_slices(self._kv, rows, entries, _base_offsets(logs))
-        elif rows or entries:
-            with self._kv.batch() as batch:
-                batch.put_many(Family.MESSAGES, rows)
-                batch.put_many(Family.INDEX, entries)
+        with self._written(frames, durable=has_durable_frames) as locations:
+            if len(entries) > SLICE_ENTRIES:
+                of_families = {Family.MESSAGES: rows, Family.LOCATIONS: locations}
+                write_in_slices(self._kv, of_families, entries, _base_offsets(logs))
+            elif rows or locations or entries:
+                self._put(rows, locations, entries)
         if must_sync:
             self._kv.sync()
+
+    @contextmanager
+    def _written(self, frames: list[Frame], *, durable: bool) -> Iterator[Entries]:
+        """Writes frames; gives their locations, which the block stores."""
+        if not frames:
+            yield []
+            return
+        assert self._shared is not None, "frames are of shared files"
+        with self._shared.appending(frames, durable=durable) as locations:
+            yield locations
+
+    def _put(self, rows: Entries, locations: Entries, entries: Entries) -> None:
+        with self._kv.batch() as batch:
+            if rows:
+                batch.put_many(Family.MESSAGES, rows)
+            if locations:
+                batch.put_many(Family.LOCATIONS, locations)
+            batch.put_many(Family.INDEX, entries)
+
+    def _write_copied(self, rows: Rows, entries: Entries) -> None:
+        """Stores a part of a segment that is being rewritten, unsynced."""
+        with self._written(rows.frames, durable=False) as locations:
+            self._put(rows.rows, locations, entries)
 
     def sync_rows(self) -> None:
         """Makes the rows of every log durable that were committed before."""
@@ -179,7 +211,8 @@ class DurableBackend:
         RocksSegmentIndex(self._kv, spec.uid, segment.meta.place).clear()
 
     def new_copy(self, spec: ShardSpec, meta: SegmentMeta) -> StoredCopy:
-        return StoredCopy(self._kv, self.open_bytes(spec, meta), spec.uid, meta)
+        content = self.open_bytes(spec, meta)
+        return StoredCopy(self._kv, content, spec.uid, meta, self._write_copied)
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         self._layouts[spec.config.storage_type].drop_strays(spec, metas)

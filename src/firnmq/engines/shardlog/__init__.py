@@ -13,11 +13,13 @@ from firnmq.engines.shardlog.reading.raw import RawReader
 from firnmq.engines.shardlog.reading.records import LogReader
 from firnmq.engines.shardlog.reading.times import TimeReader
 from firnmq.engines.shardlog.recovery import open_log, truncate_log
+from firnmq.engines.shardlog.rules import BatchRules
 from firnmq.engines.shardlog.turn import LogTurnHandler
 
 __all__ = [
     "Append",
     "Backend",
+    "BatchRules",
     "LogReader",
     "LogTurnHandler",
     "PreparedBatch",

@@ -18,6 +18,7 @@ from firnmq.disk import Ticket, call_blocking
 from firnmq.disk.files import Buffer
 from firnmq.disk.waiting import is_blocking
 from firnmq.engines.api import Acks, Appended
+from firnmq.engines.shardlog.rules import BatchRules
 from firnmq.errors import (
     AppendTimedOut,
     FirnError,
@@ -85,6 +86,8 @@ _TOLD_INDEXES_MAX = 100
 _KEYS_ONLY = Selection(columns=frozenset({"key"}))
 _TIMESTAMPS_ONLY = Selection(columns=frozenset())
 _NO_TIMESTAMP = -1
+_NEEDS_CHECK = ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_APPEND_TIME
+"""Attributes that may not be a producer's to set."""
 
 
 class PreparedBatch:
@@ -183,7 +186,7 @@ def check_append(records: Sequence[NewRecord], config: TopicConfig, now_ms: int)
 
 def prepare_batch(
     batch: Buffer,
-    config: TopicConfig,
+    rules: BatchRules,
     now_ms: int,
     *,
     max_decompressed: int = DECOMPRESSED_BYTES_MAX,
@@ -195,68 +198,59 @@ def prepare_batch(
     nothing from the records takes a compressed batch by its header and CRC alone. A batch that is
     refused has lost nothing but its own base offset, and can be prepared again with higher limits.
     """
-    if _is_compressed(batch) and not (config.check_compressed or _needs_records(config)):
-        header = validate_header(batch, max_batch_bytes=config.max_batch_bytes)
+    config = rules.config
+    if not rules.unpacks and _is_compressed(batch):
+        header = validate_header(batch, max_batch_bytes=rules.max_batch_bytes)
         _check_producer(header)
         data = _writable(batch)
         header = _stamp_batch(data, header, config, now_ms)
         return PreparedBatch(_without_offset(data), header, None)
     judged = judge(
         batch,
-        max_batch_bytes=config.max_batch_bytes,
-        max_record_bytes=config.max_record_bytes,
+        max_batch_bytes=rules.max_batch_bytes,
+        max_record_bytes=rules.max_record_bytes,
         max_decompressed=max_decompressed,
-        expire_header=config.expire_header_bytes,
+        expire_header=rules.expire_header,
     )
     header = judged.header
     _check_producer(header)
     data = _without_offset(_writable(batch))
-    if config.limits_timestamps:
+    if rules.limits_timestamps:
         _check_timestamps(judged.plain, config, now_ms)
     terms = None
-    if _needs_records(config):
+    if rules.needs_records:
         plain = data if judged.plain is batch else _without_offset(judged.plain)
         if config.compacts and judged.has_keyless:
             raise KeyRequired(_keyless_indexes(plain))
         if judged.has_terms:
             terms = terms_of(plain, config, max_terms=max_terms or TERMS_MAX)
-    if config.has_append_time:
+    if rules.has_append_time:
         header = _stamp_batch(data, header, config, now_ms)
+        _without_offset(data)  # A new header has it again.
     elif judged.is_corrected:
         with_header(data, header)
-    _without_offset(data)  # A new header has it again.
+        _without_offset(data)
     expiry_ms = judged.first_expiry_ms
     return PreparedBatch(data, header, terms, expiry_ms if expiry_ms >= 0 else NEVER_MS)
 
 
-def _needs_records(config: TopicConfig) -> bool:
-    """Whether storing a batch takes something from its records, besides judging them."""
-    return (
-        config.index_key
-        or config.index_tag
-        or config.expire_header is not None
-        or config.compacts
-        or config.limits_timestamps
-    )
-
-
-def prepare_inline(batch: Buffer, config: TopicConfig, now_ms: int) -> PreparedBatch | None:
+def prepare_inline(batch: Buffer, rules: BatchRules, now_ms: int) -> PreparedBatch | None:
     """`prepare_batch` for an event loop; None if other clients would have to wait too long."""
-    if not _is_compressed(batch):
-        if not _needs_records(config):
-            return prepare_batch(batch, config, now_ms) if len(batch) <= _INLINE_BYTES_MAX else None
+    if not attributes_of(batch) & ATTRIBUTE_CODEC:
+        if not rules.needs_records:
+            return prepare_batch(batch, rules, now_ms) if len(batch) <= _INLINE_BYTES_MAX else None
         if len(batch) <= _INLINE_UNPACKED_BYTES_MAX:
-            return prepare_batch(batch, config, now_ms)
-        return _prepare_large_inline(batch, config, now_ms)
+            return prepare_batch(batch, rules, now_ms)
+        return _prepare_large_inline(batch, rules, now_ms)
     if len(batch) > _INLINE_PACKED_BYTES_MAX:
         return None
     try:
-        return prepare_batch(batch, config, now_ms, max_decompressed=_INLINE_UNPACKED_BYTES_MAX)
+        return prepare_batch(batch, rules, now_ms, max_decompressed=_INLINE_UNPACKED_BYTES_MAX)
     except LimitExceeded:
         return None  # The batch may only be above the limit for event loops.
 
 
-def _prepare_large_inline(batch: Buffer, config: TopicConfig, now_ms: int) -> PreparedBatch | None:
+def _prepare_large_inline(batch: Buffer, rules: BatchRules, now_ms: int) -> PreparedBatch | None:
     """`prepare_inline` for a plain batch of more bytes, of a topic that needs its records."""
     if (
         len(batch) > _INLINE_LARGE_BYTES_MAX
@@ -264,19 +258,19 @@ def _prepare_large_inline(batch: Buffer, config: TopicConfig, now_ms: int) -> Pr
     ):
         return None
     try:
-        return prepare_batch(batch, config, now_ms, max_terms=_INLINE_LARGE_TERMS_MAX)
+        return prepare_batch(batch, rules, now_ms, max_terms=_INLINE_LARGE_TERMS_MAX)
     except LimitExceeded:
         return None  # Refused by the slow path, if it is not for an event loop's limit alone.
 
 
 async def prepare_request(
-    batch: Buffer, config: TopicConfig, judges: Executor | None, now_ms: int
+    batch: Buffer, rules: BatchRules, judges: Executor | None, now_ms: int
 ) -> Append:
     """`prepare_batch` for a request, in a thread of `judges` where an event loop would take too
     long."""
-    prepared = None if is_blocking() else prepare_inline(batch, config, now_ms)
+    prepared = None if is_blocking() else prepare_inline(batch, rules, now_ms)
     if prepared is None:
-        prepared = await call_blocking(judges, prepare_batch, batch, config, now_ms)
+        prepared = await call_blocking(judges, prepare_batch, batch, rules, now_ms)
     return Append(None, prepared, prepared.held_bytes)
 
 
@@ -317,6 +311,8 @@ def _check_times(times: Sequence[int], config: TopicConfig, now_ms: int) -> None
 
 def _check_producer(header: BatchHeader) -> None:
     """Refuses what only the node may write, and producers that do not count their batches."""
+    if header.producer_id < 0 and not header.attributes & _NEEDS_CHECK:
+        return
     if header.attributes & ATTRIBUTE_CONTROL:
         raise InvalidRecord("control batches are written by the coordinator of transactions only")
     if header.producer_id >= 0:

@@ -19,7 +19,7 @@ from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.catalog.segments import Rows, Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Medium, Rows, Segment, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.deletion.deletions import Deletions
 from firnmq.engines.shardlog import changes
@@ -211,7 +211,7 @@ class ShardLog(HighWatermark):
         if (
             stored is not None
             and synced.position - stored.position < CHECKPOINT_BYTES
-            and not (index.entries or self.rows.rows)
+            and not (index.entries or self.rows)
         ):
             return []
         self.producers.store_changes(index)
@@ -314,7 +314,7 @@ class ShardLog(HighWatermark):
     def _staged_is_committed(self) -> None:
         if self._staged_index is not None and self._staged_index.entries:
             self._staged_index = None
-        if self.rows.rows:
+        if self.rows:
             self.rows = Rows()
         self._has_staged_control = False
 
@@ -398,10 +398,10 @@ class ShardLog(HighWatermark):
         return self.spec.config.durability is Durability.FSYNC or self._has_staged_control
 
     def may_run_inline(self) -> bool:
-        """Whether a turn that appends a little is a write into the page cache: no sync, no file to
-        be made."""
+        """Whether a turn that appends a little is a write into a page cache of its own alone."""
         return (
             self.spec.config.durability is Durability.OS
+            and self.tail.segment.meta.medium is not Medium.SHARED
             and self.tail.position > 0
             and not self.lock.locked()
         )

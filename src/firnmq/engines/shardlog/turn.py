@@ -104,15 +104,17 @@ class LogTurnHandler:
             except STORAGE_ERRORS as error:
                 _fail(settlement, log, by_log[log], error)
                 self._preallocator.note_failed(log)
-        try:
-            self._backend.commit(staged)
-        except STORAGE_ERRORS as error:
-            for log in staged:
-                _fail(settlement, log, by_log[log], error)
-            return
+        committed: list[ShardLog] = []
+        for group in _apart(staged):
+            try:
+                self._backend.commit(group)
+                committed += group
+            except STORAGE_ERRORS as error:
+                for log in group:
+                    _fail(settlement, log, by_log[log], error)
         replicated: set[ShardLog] = set()
         try:
-            for log in staged:
+            for log in committed:
                 if log.replication is not None:
                     replicated.add(log)
                 log.end_turn(by_log[log], settlement)
@@ -154,6 +156,15 @@ class LogTurnHandler:
             log.commit_checkpoint()
         except STORAGE_ERRORS as error:
             log.fail(error)
+
+
+def _apart(logs: list[ShardLog]) -> list[list[ShardLog]]:
+    """Those that write to shared files, and the others, which a failure there must not harm."""
+    sharing = [log for log in logs if log.rows.frames]
+    if not sharing:
+        return [logs]
+    others = [log for log in logs if not log.rows.frames]
+    return [others, sharing] if others else [sharing]
 
 
 def _fail(

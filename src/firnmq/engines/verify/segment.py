@@ -379,7 +379,7 @@ class SegmentCheck:
     def _check_checkpoint(self) -> None:
         checkpoint = self._checkpoint
         if checkpoint is None:
-            is_native = self._meta.medium is Medium.NATIVE and not self._meta.has_gaps
+            is_native = self._meta.medium is not Medium.FILE and not self._meta.has_gaps
             if self._is_sealed and self._is_durable and is_native:
                 self._note(FindingKind.CHECKPOINT, "a sealed segment's checkpoint is missing")
             return

@@ -19,6 +19,7 @@ from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.catalog.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.media.durable import ByteLayout
+from firnmq.engines.media.layouts import SharedFile
 from firnmq.engines.media.snapshots import SNAPSHOT_SUFFIX
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.snapshot import Snapshot
@@ -52,6 +53,7 @@ class Verifier:
         state: ShardState,
         layouts: Mapping[str, ByteLayout],
         directory: Path,
+        shared: SharedFile,
         memory_log: Callable[[str], ShardLog],
         wait_for_roll: Callable[[ShardSpec], None],
         shown_length: Callable[[ShardSpec], int | None],
@@ -65,6 +67,7 @@ class Verifier:
         self._state = state
         self._layouts = layouts
         self._directory = directory
+        self._shared = shared
         self._memory_log = memory_log
         self._wait_for_roll = wait_for_roll
         self._shown_length = shown_length
@@ -164,8 +167,18 @@ class Verifier:
                     return 0  # Checking it will say so.
         return 0
 
-    def stray_directories(self) -> Iterator[Finding]:
-        """Directories among the segment files that belong to no shard."""
+    def outside_shards(self) -> Iterator[Finding]:
+        """Directories among the segment files that belong to no shard, and shared files of which
+        the rows say something else than is there."""
+        for fault in self._shared.audit():
+            yield Finding(
+                shard="",
+                segment_seq=None,
+                where=fault.path,
+                position=None,
+                kind=FindingKind.FILE_MISSING if fault.is_missing else FindingKind.ORPHAN,
+                message=fault.reason,
+            )
         names = {spec.name for spec in self._state.shards()}
         if not self._directory.is_dir():
             return
@@ -286,7 +299,7 @@ class Verifier:
                 elif str(path) not in places:
                     text = f"{path.stat().st_size:,} bytes that belong to no segment"
                     notes.add(FindingKind.ORPHAN, text, str(path))
-        for family in (Family.INDEX, Family.MESSAGES):
+        for family in (Family.INDEX, Family.MESSAGES, Family.LOCATIONS):
             for seq in self._stored_seqs(family, spec.uid):
                 if seq in other_places:
                     text = f"entries of an interrupted compaction; {_OPENING_REMOVES}"

@@ -14,7 +14,8 @@ from typing import TypeAlias
 import msgspec
 
 from firnmq.clock import Clock
-from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
+from firnmq.config import TopicConfig
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState, medium_of_new
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
 from firnmq.meta.api import Compare, Entry, Event, MetaStore, TxnConflict
@@ -157,11 +158,13 @@ class TopicWork:
                     leader=leader.node,
                     topic_id=topic.topic_id,
                 )
-                puts[segment_key(name, 0)] = self._first_segment(leader)
+                puts[segment_key(name, 0)] = self._first_segment(leader, topic.config())
             self._store.txn(compares, {key: encode(record) for key, record in puts.items()})
 
-    def _first_segment(self, leader: Replica) -> SegmentRecord:
-        meta = SegmentMeta(seq=0, base_offset=0, created_ms=self._clock.now_ms())
+    def _first_segment(self, leader: Replica, config: TopicConfig) -> SegmentRecord:
+        meta = SegmentMeta(
+            seq=0, base_offset=0, created_ms=self._clock.now_ms(), medium=medium_of_new(config)
+        )
         return SegmentRecord(
             state=SegmentState.ACTIVE,
             epoch=meta.epoch,

@@ -133,7 +133,7 @@ def test_a_shard_deleted_in_the_middle_of_a_pass_is_gone(lab: Lab) -> None:
     with pytest.raises(ShardNotFound):
         shard.offsets()
     assert places(lab) == []
-    assert list(lab.store.verifier.stray_directories()) == []
+    assert list(lab.store.verifier.outside_shards()) == []
     again = filled(lab)
     lab.engine.housekeep()
     assert again.offsets() == list(range(190, 200))

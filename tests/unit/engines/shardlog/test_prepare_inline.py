@@ -5,10 +5,11 @@ from __future__ import annotations
 from firnmq import NewRecord
 from firnmq.config import TopicConfig
 from firnmq.engines.shardlog.append import PreparedBatch, prepare_batch, prepare_inline
+from firnmq.engines.shardlog.rules import BatchRules
 from firnmq.record import encode
 
-INDEXED = TopicConfig()
-STAMPED = TopicConfig.from_options({"message.timestamp.type": "LogAppendTime"})
+INDEXED = BatchRules(TopicConfig())
+STAMPED = BatchRules(TopicConfig.from_options({"message.timestamp.type": "LogAppendTime"}))
 
 
 def batch_of(count: int, value_bytes: int, tags: int = 1) -> bytearray:
@@ -47,14 +48,14 @@ def test_many_small_records_are_left_to_a_thread() -> None:
 
 
 def test_a_batch_with_many_tags_is_left_to_a_thread_which_finds_it_as_it_was() -> None:
-    for config in (INDEXED, STAMPED):
+    for rules in (INDEXED, STAMPED):
         batch = batch_of(1_500, 200, tags=10)
         tried = bytearray(batch)
-        assert prepare_inline(tried, config, 5) is None
-        prepared = prepare_batch(tried, config, 6)
+        assert prepare_inline(tried, rules, 5) is None
+        prepared = prepare_batch(tried, rules, 6)
         assert prepared.terms is not None
         assert len(prepared.terms.tags) == 15_000
-        assert parts(prepared) == parts(prepare_batch(bytearray(batch), config, 6))
+        assert parts(prepared) == parts(prepare_batch(bytearray(batch), rules, 6))
 
 
 def test_a_small_batch_with_many_tags_is_prepared_inline() -> None:
@@ -64,8 +65,8 @@ def test_a_small_batch_with_many_tags_is_prepared_inline() -> None:
 def test_offsets_of_terms_count_from_the_batch_whatever_its_own_base_offset() -> None:
     batch = batch_of(600, 600)
     batch[0:8] = (2**63 - 1).to_bytes(8, "big")
-    for config in (INDEXED, STAMPED):
-        prepared = prepare_inline(bytearray(batch), config, 5)
+    for rules in (INDEXED, STAMPED):
+        prepared = prepare_inline(bytearray(batch), rules, 5)
         assert prepared is not None
         assert prepared.terms is not None
         assert prepared.terms.keys[b"key-000000"] == 0

@@ -256,7 +256,7 @@ def test_orphans_are_found(tmp_path: Path) -> None:
     (finding,) = check(tmp_path, shard).findings
     assert (finding.kind, finding.where) == (FindingKind.ORPHAN, str(orphan))
     with opened(tmp_path) as store:
-        found = list(store.local.verifier.stray_directories())
+        found = list(store.local.verifier.outside_shards())
     assert [(each.kind, each.where) for each in found] == [(FindingKind.ORPHAN, str(stray))]
 
 

@@ -15,6 +15,7 @@ from firnmq.engines.shardlog import Append
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 
 SEGMENT_DIRECTORY = "segments"
+SHARED_DIRECTORY = "shared"
 
 
 def segment_layout(data_directory: Path, files: FileCache) -> PartitionPerFile:

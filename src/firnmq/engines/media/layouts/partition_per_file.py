@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from firnmq.disk import FileCache, FileRange, remove_tree
 from firnmq.disk.files import Buffer
-from firnmq.disk.preallocation import Preallocation
+from firnmq.disk.preallocation import SMALL_APPEND_BYTES, Preallocation
 from firnmq.engines.catalog.segments import Rows, SegmentGone, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.index import Point
@@ -89,7 +89,9 @@ class FileBytes:
     ) -> bool:
         if position == 0:
             self._files.create(Path(self._path))
-        self._preallocation.reserve(position, sum(map(len, buffers)))
+        size = sum(map(len, buffers))
+        if size > SMALL_APPEND_BYTES:
+            self._preallocation.reserve(position, size)
         self._files.write_at(self._path, buffers, position, durable=durable)
         return durable
 

@@ -122,8 +122,14 @@ class MemoryBackend:
         if meta.medium is Medium.FILE:
             if self.state.doubt is not None:  # What is in that place may be what counts.
                 raise StorageFailed(spec.name, OSError("an earlier change is not complete yet"))
-            return StoredCopy(self._kv, self._layout.open_bytes(spec, meta), spec.uid, meta)
+            content = self._layout.open_bytes(spec, meta)
+            return StoredCopy(self._kv, content, spec.uid, meta, self._write_copied)
         return MemoryCopy()
+
+    def _write_copied(self, rows: Rows, entries: list[tuple[bytes, bytes]]) -> None:
+        """Stores index entries of a spilled segment that is being rewritten, unsynced."""
+        with self._kv.batch() as batch:
+            batch.put_many(Family.INDEX, entries)
 
     def without_index(self, spec: ShardSpec, segment: Segment) -> Segment:
         return Segment(segment.meta, segment.bytes, MemorySegmentIndex())

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from firnmq.engines.catalog.segments import Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Segment, SegmentMeta, medium_of_new
 from firnmq.engines.shardlog.rolling.state import RollState
 from firnmq.engines.shardlog.snapshot import Snapshot, snapshot_at
 from firnmq.engines.shardlog.tail import Tail
@@ -97,6 +97,7 @@ def seal_of(log: ShardLog) -> Seal:
         base_offset=tail.next_offset,
         created_ms=now_ms,
         leader_epoch=log.spec.epoch,
+        medium=medium_of_new(log.spec.config),
     )
     return Seal(sealed, active)
 
