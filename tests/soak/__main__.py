@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.integration.faults.crash_disk_run import crash_disk_run
 from tests.integration.faults.kill import kill_cycles
 from tests.integration.faults.processes import Nursery
+from tests.simulation.nodes.world import World
 from tests.soak.fuzz_codec import fuzz
 
 _KILLS_PER_RUN = 8
@@ -30,6 +31,11 @@ def kill(directory: Path, seed: int) -> None:
         nursery.close()
 
 
+def schedule(directory: Path, seed: int) -> None:
+    """Simulates nodes, their metadata and clients."""
+    World(seed).run()
+
+
 def damage(directory: Path, seed: int) -> None:
     """Gives damaged batches to every form of the codec."""
     fuzz(_BATCHES_PER_RUN, seed)
@@ -39,6 +45,7 @@ RUNS: dict[str, Callable[[Path, int], None]] = {
     "kill -9": kill,
     "power failure on a crash disk": crash_disk_run,
     "damaged batches": damage,
+    "schedules of nodes": schedule,
 }
 
 

@@ -174,19 +174,37 @@ class TopicCatalog:
         """Returns once the node's cache has the topic; CacheBehind if it does not in time."""
         self._cache.wait_for_revision(topic.revision, self.wait_s)
 
+    def wait_for_change(self, timeout_s: float) -> None:
+        """Returns with the next change of the metadata that the node learns of, or in time."""
+        self._cache.wait_for_change(self._cache.revision, timeout_s)
+
     def begin_deletion(self, name: str) -> Topic:
         """Hides a topic whose shards are about to be removed."""
         return self._replace(
             self.get(name), lambda stored: dataclasses.replace(stored, state=TopicState.DELETING)
         )
 
-    def begin_removal(self, topic: Topic) -> None:
+    def begin_removal(self, topic: Topic, *, unless_ready: bool = False) -> Topic | None:
         """Marks a topic as being deleted whatever became of its creation. Does not wait for the
-        cache, which may be what the creation has failed for."""
-        entry = self._store.get(topic_key(topic.name))
-        if entry is not None and _topic(entry).topic_id == topic.topic_id:
-            going = dataclasses.replace(topic, state=TopicState.DELETING)
-            self._put(going, Compare.unchanged(entry))
+        cache, which may be what the creation has failed for.
+
+        `unless_ready`: a topic that has become ready stays, and is returned.
+        """
+        going = dataclasses.replace(topic, state=TopicState.DELETING)
+        while True:
+            entry = self._store.get(topic_key(topic.name))
+            if entry is None:
+                return None
+            stored = _topic(entry)
+            if stored.topic_id != topic.topic_id:
+                return None
+            if unless_ready and stored.state is _READY:
+                return stored
+            try:
+                self._put(going, Compare.unchanged(entry))
+            except TxnConflict:
+                continue  # It has changed since it was read.
+            return None
 
     def forget(self, topic: Topic, *, waits: bool = True) -> None:
         """Ends a deletion, or a creation that failed: the name is free again."""

@@ -9,7 +9,7 @@ import threading
 import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import entry_points
@@ -23,6 +23,7 @@ from firnmq.adapter.under_way import SHARDS_MAX, ClusterClaim, TopicsUnderWay
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig, check_topic_name
 from firnmq.disk import call_blocking, run_blocking
+from firnmq.disk.waiting import is_blocking
 from firnmq.engines import Appended, check_append
 from firnmq.errors import (
     AlreadyExists,
@@ -33,12 +34,15 @@ from firnmq.errors import (
     ShardNotFound,
     StorageFailed,
     StorageTypeNotFound,
+    TimedOut,
     TopicNotFound,
 )
 from firnmq.eventlog import EventLogger
 from firnmq.meta import CacheBehind
 from firnmq.record import NewRecord, Record
 
+_LOOK_S = 0.05
+"""How often a creation looks whether the removal that it waits for has ended."""
 ENTRY_POINT_GROUP = "firnmq.storage_adapters"
 
 _log = EventLogger("topics")
@@ -159,8 +163,8 @@ class StorageDriverManager:
         return made
 
     async def _create(self, topic: Topic, driver: Driver, creation: _Creation) -> Topic:
-        exists = AlreadyExists("topic", topic.name)
-        with self._under_way.claim(topic.name, topic.shard_count, refusal=exists):
+        with ExitStack() as claimed:
+            await self._claim_new(topic, claimed)
             await self._clear(topic.name)
             awaited = "it"
             try:
@@ -174,11 +178,38 @@ class StorageDriverManager:
             except AlreadyExists:
                 raise  # The topic that is there is another one.
             except CacheBehind as error:
-                await self._remove_shards(topic, waits=False)
+                if await self._remove_shards(topic, waits=False) is not None:
+                    text = f"topic {topic.name!r} is made, and this node has not learnt of it yet"
+                    raise TimedOut(text) from error
                 raise CreationTimedOut(topic.name, awaited, error.timeout_s) from error
-            except BaseException:
+            except TopicNotFound as error:
                 await self._remove_shards(topic)
+                text = f"another node has removed topic {topic.name!r} while it was made; try again"
+                raise TimedOut(text) from error
+            except BaseException as error:
+                made = await self._remove_shards(topic)
+                if made is not None and isinstance(error, FirnError):
+                    return made  # Only the answer to the last transaction was lost.
                 raise
+
+    async def _claim_new(self, topic: Topic, claimed: ExitStack) -> None:
+        """Claims the name of a new topic. AlreadyExists if there is one, or one is being made; the
+        removal of one is waited for."""
+        exists = AlreadyExists("topic", topic.name)
+        end_ms = self._clock.steady_ms() + int(self.catalog.wait_s * 1000)
+        while True:
+            try:
+                claim = self._under_way.claim(topic.name, topic.shard_count, refusal=exists)
+                claimed.enter_context(claim)
+                return
+            except AlreadyExists:
+                there = await call_blocking(None, self.catalog.stored, topic.name)
+                if there is not None and there.state is not TopicState.DELETING:
+                    raise
+                if not is_blocking() or self._clock.steady_ms() >= end_ms:
+                    text = f"another change of topic {topic.name!r} is under way; try again"
+                    raise TimedOut(text) from None
+            self.catalog.wait_for_change(_LOOK_S)
 
     def check_room(self, name: str, shard_count: int, planned_count: int = 0) -> None:
         """TooManyShards if the node cannot have a topic of this name with so many shards beside
@@ -355,15 +386,23 @@ class StorageDriverManager:
             seqs = range(topic.shard_count, shard_count)
             await driver.delete_shards([topic.shard_name(seq) for seq in seqs])
 
-    async def _remove_shards(self, topic: Topic, *, waits: bool = True) -> None:
-        """What a crash or an error in here leaves behind is a topic that is being deleted."""
+    async def _remove_shards(self, topic: Topic, *, waits: bool = True) -> Topic | None:
+        """What a crash or an error in here leaves behind is a topic that is being deleted.
+
+        A topic that is ready after all stays, and is returned, where other nodes share it: they
+        may have stored records in it.
+        """
         if topic.state is not TopicState.DELETING:
-            await call_blocking(None, self.catalog.begin_removal, topic)
+            begin = partial(self.catalog.begin_removal, topic, unless_ready=self._is_shared)
+            ready = await call_blocking(None, begin)
+            if ready is not None:
+                return ready
         driver = self.driver(topic.config.storage_type)
         await driver.delete_shards_beyond({topic.topic_id: topic.shard_count})
         await driver.delete_shards(topic.shard_names())
         await call_blocking(None, self.offset_manager.forget_shards, topic.shard_names())
         await call_blocking(None, partial(self.catalog.forget, topic, waits=waits))
+        return None
 
     # Writing ------------------------------------------------------------------------------------
 

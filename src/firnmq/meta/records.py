@@ -210,6 +210,8 @@ class MemberRecord(Record, frozen=True, kw_only=True):
     directory_id: str
     """Of its data directory: no other one may take its place."""
     joined_ms: int
+    kafka: str = ""
+    """Where Kafka clients reach it, or reached it last, HOST:PORT."""
 
 
 class MarkRecord(Record, frozen=True, kw_only=True):

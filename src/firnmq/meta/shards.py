@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
@@ -68,7 +68,7 @@ SHARDS_WAIT_S = 3.0
 """How long new shards may take to appear in the node's cache."""
 _ENTRIES_PER_SHARD = 2
 _ENTRIES_PER_TXN = 2
-"""Operations beside the shards: the counter, and the node's guard among the compares."""
+"""Operations beside the shards: the counter; the node's guard and the topic among the compares."""
 _ENTRIES_PER_REMOVAL = 2
 """A segment's record is deleted, and the grave of its copy is put."""
 _COPIED = b"upload_id"
@@ -120,10 +120,13 @@ class MetaShards:
         topic_id: str | None = None,
         *,
         leaders: Mapping[str, Replica] | None = None,
+        topic: Callable[[], Compare] | None = None,
     ) -> list[ShardSpec]:
         """Registers shards with their first segments, under numbers that were never used.
 
-        `leaders` are the nodes of the shards, by name; by default all are this node's.
+        `leaders` are the nodes of the shards, by name; by default all are this node's. `topic`
+        reads what every transaction compares: that the topic is still there. It is called again
+        when the topic has changed.
 
         Returns when the node's cache has them; raises TimedOut if it does not in time. A
         transaction holds as many shards as fit. If a later transaction fails, the caller removes
@@ -137,7 +140,7 @@ class MetaShards:
         revision = 0
         with self._adding:
             for part in _parts(names, per_txn):
-                revision, added = self._add(part, config, topic_id, leaders)
+                revision, added = self._add(part, config, topic_id, leaders, topic)
                 specs += added
         self._cache.wait_for_revision(revision, self.wait_s)
         return specs
@@ -148,6 +151,7 @@ class MetaShards:
         config: TopicConfig,
         topic_id: str | None,
         leaders: Mapping[str, Replica] | None,
+        topic: Callable[[], Compare] | None,
     ) -> tuple[int, list[ShardSpec]]:
         options = None if topic_id is not None else config.options()
         first = SegmentMeta(
@@ -161,6 +165,11 @@ class MetaShards:
                 self._node.guard,
                 Compare.absent(NEXT_UID) if counter is None else Compare.unchanged(counter),
             ]
+            again = {NEXT_UID}
+            """Keys that others change as well: what depends on them is made again."""
+            if topic is not None:
+                compares.append(topic())
+                again.add(compares[-1].key)
             puts = {NEXT_UID: encode(Counter(value=uid + len(names)))}
             specs = []
             for name in names:
@@ -184,8 +193,8 @@ class MetaShards:
             try:
                 revision = self._store.txn(compares, puts)
             except TxnConflict as conflict:
-                if conflict.compare.key == NEXT_UID:
-                    continue  # Another node adds shards as well.
+                if conflict.compare.key in again:
+                    continue
                 self._judge(conflict)
                 raise AlreadyExists("shard", conflict.compare.key.removeprefix(SHARDS)) from None
             self._names.update((spec.uid, spec.name) for spec in specs)

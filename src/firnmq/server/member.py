@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from firnmq.adapter import EngineStorageAdapter, TopicCatalog
 from firnmq.adapter.forwarding import ClusterDriver, ShardFollower, ShardService
 from firnmq.clock import Clock
@@ -210,24 +212,33 @@ class ClusterMember:
                 identity,
                 record,
                 on_superseded,
-                partial(_tell, health),
+                partial(self._renewed, health),
                 ttl_s=self.config.session_ttl_ms / 1000,
             )
+            self._keep_address(self.cluster.store, kafka)
         except TxnConflict:
             raise NodeUnavailable(self.node, "another process has registered it") from None
         self.cluster.catch_up()
+
+    def _keep_address(self, meta: MetaStore, kafka: str) -> None:
+        """Clients are told of the node while it is away, too."""
+        entry = meta.get(member_key(self.node))
+        record = None if entry is None else decode(entry, MemberRecord)
+        if entry is not None and record is not None and record.kafka != kafka:
+            changed = msgspec.structs.replace(record, kafka=kafka)
+            meta.txn([Compare.unchanged(entry)], {entry.key: encode(changed)})
+
+    def _renewed(self, health: Health, error: FirnError | None) -> None:
+        if error is None:
+            health.clear(ProblemKind.METADATA_AWAY, "")
+        else:
+            health.report(ProblemKind.METADATA_AWAY, "", error)
+        self.cluster.renewed(error)
 
     def unregister(self) -> None:
         """Ends the listing, before the node stops to answer."""
         if self.cluster.registration is not None:
             self.cluster.registration.close()
-
-
-def _tell(health: Health, error: FirnError | None) -> None:
-    if error is None:
-        health.clear(ProblemKind.METADATA_AWAY, "")
-    else:
-        health.report(ProblemKind.METADATA_AWAY, "", error)
 
 
 def _cluster_record(meta: MetaStore, clock: Clock) -> ClusterRecord:

@@ -61,6 +61,22 @@ def test_a_topic_is_hidden_when_it_is_being_deleted(meta: Meta) -> None:
     catalog.begin_creation(topic("t"))
 
 
+def test_a_removal_of_what_was_left_behind_spares_a_topic_that_has_become_ready(
+    meta: Meta,
+) -> None:
+    catalog = TopicCatalog(*meta)
+    catalog.begin_creation(topic("t"))
+    left = catalog.stored("t")
+    assert left is not None
+    ready = catalog.become_ready(left)
+    assert catalog.begin_removal(left, unless_ready=True) == ready
+    assert catalog.get("t") == ready
+    assert catalog.begin_removal(left) is None
+    stored = catalog.stored("t")
+    assert stored is not None
+    assert stored.state is TopicState.DELETING
+
+
 def test_all_of_it_is_there_after_a_restart(meta: Meta) -> None:
     catalog = TopicCatalog(*meta)
     config = TopicConfig(ttl_ms=7, tag_headers=("a", "b"))

@@ -41,6 +41,7 @@ from firnmq.errors import (
     NotLeader,
     ShardNotFound,
     TimedOut,
+    TopicNotFound,
 )
 from firnmq.meta import Compare
 from firnmq.meta.records import topic_key
@@ -153,7 +154,18 @@ class ClusterDriver:
         missing = [shard for shard in shards if self._cluster.leaders.get(shard) is None]
         if missing:
             leaders = self._cluster.place(missing)
-            self._cluster.shards.add_shards(missing, config, topic_id, leaders=leaders)
+            self._cluster.shards.add_shards(
+                missing, config, topic_id, leaders=leaders, topic=lambda: self._there(topic_id)
+            )
+
+    def _there(self, topic_id: str) -> Compare:
+        """Holds as long as the topic is not removed. TopicNotFound if it is: this node's claim has
+        ended, and another one has removed what it took for left behind."""
+        known = self._catalog.registered(topic_id)
+        stored = None if known is None else self._catalog.stored(known.name)
+        if stored is None or stored.topic_id != topic_id or stored.state is TopicState.DELETING:
+            raise TopicNotFound(topic_id if known is None else known.name)
+        return Compare(key=topic_key(stored.name), revision=stored.revision)
 
     async def _wait_followed(self, nodes: set[int]) -> None:
         """Returns when the nodes have taken over what they lead."""

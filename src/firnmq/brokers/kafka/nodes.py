@@ -35,13 +35,19 @@ class KafkaNodes(Protocol):
     def brokers(self) -> list[BrokerAddress]:
         """Those that are there."""
 
+    def members(self) -> list[BrokerAddress]:
+        """Those that belong to the cluster, there or not. Metadata has them all: librdkafka forgets
+        a broker that is missing there, and may wait forever for requests that it had for it."""
+
     def controller_id(self) -> int: ...
 
     def leaders(self, shards: Sequence[str]) -> list[Leader] | None:
         """The leaders of a topic's shards; None if this node leads them all."""
 
     async def coordinator(self, name: str) -> BrokerAddress | None:
-        """The coordinator of a group or transactional id; None if it is away."""
+        """The coordinator of a group or transactional id, there or not: nothing else can take its
+        place. None if no node can be given to it. librdkafka waits for a node that it cannot
+        connect to, but after the third answer that there is none it may wait forever."""
 
     async def other_coordinator(self, name: str) -> int | None:
         """The other node that coordinates an id; None if this node does."""
@@ -60,6 +66,8 @@ class OneNode:
 
     def brokers(self) -> list[BrokerAddress]:
         return [self._here()]
+
+    members = brokers
 
     def controller_id(self) -> int:
         return self._node_id
@@ -86,6 +94,12 @@ class ClusterNodes:
         nodes = sorted(self._cluster.members.registered.items())
         return [BrokerAddress(node, *split_address(record.kafka)) for node, record in nodes]
 
+    def members(self) -> list[BrokerAddress]:
+        members = self._cluster.members
+        known = {node: record.kafka for node, record in members.known.items() if record.kafka}
+        known |= {node: record.kafka for node, record in members.registered.items()}
+        return [BrokerAddress(node, *split_address(known[node])) for node in sorted(known)]
+
     def controller_id(self) -> int:
         """Any node takes requests for the controller; clients are told of the first one."""
         return min(self._cluster.members.registered, default=self._cluster.node)
@@ -104,10 +118,7 @@ class ClusterNodes:
 
     async def coordinator(self, name: str) -> BrokerAddress | None:
         node = await self._find(name)
-        record = None if node is None else self._cluster.members.registered.get(node)
-        if node is None or record is None:
-            return None
-        return BrokerAddress(node, *split_address(record.kafka))
+        return next((each for each in self.members() if each.node_id == node), None)
 
     async def other_coordinator(self, name: str) -> int | None:
         node = await self._find(name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
+from firnmq.clock import Clock, SystemClock
+from firnmq.cluster.nodes.claims import TopicClaims
 from firnmq.cluster.nodes.coordinators import Coordinators
 from firnmq.cluster.nodes.leaders import Leaders
 from firnmq.cluster.nodes.members import Members
@@ -12,18 +13,10 @@ from firnmq.cluster.nodes.placement import Candidate, place
 from firnmq.cluster.nodes.registration import Registration
 from firnmq.cluster.peers import Certificates, PeerNetwork
 from firnmq.disk import Ticket, run_blocking
-from firnmq.errors import Closed, FirnError, InvalidArgument, NodeUnavailable, TimedOut
+from firnmq.errors import FirnError, InvalidArgument, NodeUnavailable
 from firnmq.eventlog import EventLogger
-from firnmq.meta import (
-    Compare,
-    MetaCache,
-    MetaShards,
-    MetaStore,
-    NodeIdentity,
-    SessionLapsed,
-    TxnConflict,
-)
-from firnmq.meta.records import NodeRecord, Replica, topic_claim_key
+from firnmq.meta import MetaCache, MetaShards, MetaStore, NodeIdentity
+from firnmq.meta.records import NodeRecord, Replica
 
 _log = EventLogger("cluster")
 
@@ -32,7 +25,6 @@ CATCH_UP_S = 3.0
 PING = "ping"
 """The operation that every node answers at once."""
 _PING_S = 1.0
-_CLAIM_ATTEMPTS = 2
 
 
 class Cluster:
@@ -46,6 +38,7 @@ class Cluster:
         identity: NodeIdentity,
         secret: bytes,
         certificates: Certificates | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.store = store
         self.cache = cache
@@ -59,6 +52,9 @@ class Cluster:
         self.members.on_gone = self.network.forget
         self.registration: Registration | None = None
         """Once the node serves."""
+        holder = str(identity.replica)
+        clock = clock or SystemClock()
+        self._claims = TopicClaims(store, holder, lambda: self.registration, clock)
 
     def close(self) -> None:
         if self.registration is not None:
@@ -107,37 +103,18 @@ class Cluster:
         in time."""
         self.cache.wait_for_revision(self.store.range("cluster").revision, CATCH_UP_S)
 
-    @contextmanager
-    def claim_topic(self, name: str, refusal: FirnError) -> Iterator[None]:
+    def claim_topic(self, name: str, refusal: FirnError) -> AbstractContextManager[None]:
         """Keeps other nodes from making, deleting or growing a topic of this name until the exit,
         or until this node's session ends. `refusal` if another node does already."""
-        key = topic_claim_key(name)
-        revision = self._claim(key, refusal)
-        try:
-            yield
-        finally:
-            try:
-                self.store.txn([Compare(key=key, revision=revision)], {}, [key])
-            except TxnConflict:
-                _log.warning("topic_claim_lapsed", topic=name)
-            except FirnError as error:
-                _log.warning("topic_claim_left_behind", topic=name, error=str(error))
+        return self._claims.claim(name, refusal)
 
-    def _claim(self, key: str, refusal: FirnError) -> int:
-        """Puts a key of this node's session, which may have ended while the node stood still."""
-        registration = self.registration
-        if registration is None:
-            raise Closed("the node is not registered yet, or not any more; try again")
-        claim = str(self.identity.replica).encode()
-        for _ in range(_CLAIM_ATTEMPTS):
-            session = registration.session
+    def renewed(self, error: FirnError | None) -> None:
+        """The registration has tried to renew its session, and failed with the error, if any."""
+        if error is None:
             try:
-                return self.store.txn([Compare.absent(key)], {key: claim}, session=session)
-            except TxnConflict:
-                raise refusal from None
-            except SessionLapsed:
-                registration.replace(session)
-        raise TimedOut("the node's session has ended and could not be begun again; try again")
+                self._claims.release_left()
+            except FirnError as failure:
+                _log.warning("topic_claims_left_behind", error=str(failure))
 
     def check_member(self, node: int) -> None:
         """InvalidArgument for a node that does not belong to the cluster."""

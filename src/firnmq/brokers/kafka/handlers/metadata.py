@@ -73,7 +73,7 @@ class MetadataHandler:
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port)
-                for each in self._nodes.brokers()
+                for each in self._nodes.members()
             ],
             cluster_id=self._nodes.cluster_id,
             controller_id=self._nodes.controller_id(),
