@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from firnmq.meta import Event
+from firnmq.meta import Entry, Event
 from firnmq.meta.records import (
     COORDINATORS,
     INCARNATIONS,
@@ -20,6 +20,7 @@ from firnmq.meta.records import (
     decode,
     segment_key,
     shard_key,
+    topic_key,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Judge:
         """Number → shard, and the revision at which its record was created."""
         self._leaders: dict[tuple[int, int], int] = {}
         """Number and epoch of a shard → its leader."""
+        self._names: dict[str, str] = {}
+        """Topic id → name."""
         self._writers: dict[tuple[int, int], int] = {}
         self._incarnations: dict[str, int] = {}
         self._slots: dict[str, int] = {}
@@ -62,7 +65,7 @@ class Judge:
             if entry is None:
                 continue
             if event.key.startswith(SHARDS):
-                self._shard(decode(entry, ShardRecord), entry.create_revision)
+                self._shard(decode(entry, ShardRecord), entry)
             elif event.key.startswith(INCARNATIONS):
                 given = decode(entry, Incarnation).incarnation
                 before = self._incarnations.get(event.key, 0)
@@ -77,7 +80,15 @@ class Judge:
                 self._topic(decode(event.entry, TopicRecord))
         self.counts["changes"] += 1
 
-    def _shard(self, record: ShardRecord, created: int) -> None:
+    def _shard(self, record: ShardRecord, entry: Entry) -> None:
+        created = entry.create_revision
+        if created == entry.mod_revision:
+            name = self._names.get(record.topic_id or "", "")
+            topic = self.state.entries.get(topic_key(name))
+            is_there = topic is not None and (
+                decode(topic, TopicRecord).state is not TopicState.DELETING
+            )
+            require(is_there, f"{record.name} is made for a topic that is being removed")
         first = self._uids.setdefault(record.uid, (record.name, created))
         require(
             first == (record.name, created),
@@ -90,6 +101,7 @@ class Judge:
         )
 
     def _topic(self, topic: TopicRecord) -> None:
+        self._names[topic.topic_id] = topic.name
         if topic.state is TopicState.DELETING and topic.topic_id in self.was_ready:
             require(
                 self._deletes(topic.name), f"{topic.name} is removed, which no client asked for"
