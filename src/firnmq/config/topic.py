@@ -275,7 +275,7 @@ class TopicConfig:
             if field not in _PARSERS:
                 raise unknown_option(option, map(option_name, _PARSERS))
             changes[field] = _parse(option, value, _PARSERS[field])
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **changes) if changes else self
 
     def options(self) -> dict[str, str | None]:
         """Every option with its value as text, None where there is no limit."""

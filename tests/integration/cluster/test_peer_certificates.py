@@ -17,6 +17,7 @@ import pytest
 
 from firnmq.cluster.peers import Certificates
 from firnmq.errors import FirnError, InvalidArgument, NodeUnavailable
+from tests.integration.cluster.nodes import wait_until
 from tests.integration.cluster.test_peers import _WAIT_S, Peers, _echo
 from tests.integration.security.conftest import Authority, Identity
 
@@ -79,8 +80,12 @@ def test_a_node_that_is_not_believed(
     peers = made(tls=(bad, good) if side == "asking" else (good, bad))
     with pytest.raises(NodeUnavailable) as refused:
         peers.ask("hello")
-    told = f"{refused.value} {caplog.text}".lower()
-    assert any(word.lower() in told for word in reason.split("|"))
+
+    def is_told() -> bool:
+        told = f"{refused.value} {caplog.text}".lower()
+        return any(word.lower() in told for word in reason.split("|"))
+
+    wait_until(is_told, "the reason at the node that asks or at the one that was asked")
 
 
 def test_a_certificate_without_the_secret_is_not_enough(

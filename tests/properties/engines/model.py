@@ -94,12 +94,14 @@ class Model:
                 return each.offset
         return self.start if strategy is AdapterOffsetStrategy.EARLIEST else self.end
 
-    def delete(self, offsets: list[int], now_ms: int) -> None:
-        """Appends an entry if one of the offsets was not deleted so before."""
-        new = {offset for offset in offsets if self.start <= offset < self.end} - self.named
-        if new:
-            self.by_offset[self.end] = new
-            self.append_entry(new, now_ms)
+    def new_deletions(self, offsets: list[int]) -> set[int]:
+        """Which of the offsets hold a record that was not deleted so before."""
+        inside = {offset for offset in offsets if self.start <= offset < self.end}
+        return inside - self.named - set(self.entries)
+
+    def delete(self, offsets: set[int], now_ms: int) -> None:
+        self.by_offset[self.end] = offsets
+        self.append_entry(offsets, now_ms)
 
     def delete_key(self, key: bytes, now_ms: int) -> None:
         self.append_entry({each.offset for each in self.stored if each.record.key == key}, now_ms)

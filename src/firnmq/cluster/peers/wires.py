@@ -35,6 +35,7 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reason = "the connection was closed"
         self._is_lost = False
+        self._is_aborted = False
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._securing: asyncio.Task[None] | None = None
@@ -47,6 +48,9 @@ class Wire(asyncio.Protocol):
         self._transport = transport
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if name else ""
+        if self._is_aborted:
+            transport.abort()
+            return
         if self._tls is None:
             self._begin()
             return
@@ -128,10 +132,12 @@ class Wire(asyncio.Protocol):
             self._transport.resume_reading()
 
     def abort(self, reason: str) -> None:
-        """Ends the connection at once; what was not sent is lost."""
-        if self._transport is not None:
+        """Ends the connection at once, or as soon as it is made; what was not sent is lost."""
+        if not self._is_aborted and not self._is_lost:
+            self._is_aborted = True
             self._reason = reason
-            self._transport.abort()
+            if self._transport is not None:
+                self._transport.abort()
 
 
 def _explained(error: Exception) -> str:

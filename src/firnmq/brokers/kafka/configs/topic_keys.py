@@ -268,6 +268,7 @@ def _own(name: str, kind: ConfigType, documentation: str) -> ConfigKey:
 OWN: Final = _by_name(
     (
         _own("storage.type", _STRING, "which engine or adapter keeps the topic."),
+        _own("segment.layout", _STRING, "partition-per-file, or shared-file for many shards."),
         _own("ttl.ms", _LONG, "a record expires this long after its timestamp."),
         _own("durability", _STRING, "when an append is acknowledged: fsync, interval or os."),
         _own("durability.interval.ms", _LONG, "time between syncs with durability=interval."),
