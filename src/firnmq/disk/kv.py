@@ -37,6 +37,9 @@ from firnmq.errors import (
     StorageFailed,
     storage_failure,
 )
+from firnmq.eventlog import EventLogger
+
+_log = EventLogger("disk")
 
 _WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 _TOTAL_WRITE_BUFFER_BYTES = 48 * 1024 * 1024
@@ -334,7 +337,7 @@ class KeyValueStore:
         with self._sync_lock:
             if self._failure is not None:
                 self._reopen()
-            if self._write_seq > max(self._synced_seq, self._doubtful_seq):
+            if self._write_seq > self._durable_seq:
                 self._flush()
 
     def _flush(self) -> None:
@@ -394,8 +397,20 @@ class KeyValueStore:
     def close(self) -> None:
         with self._exclusive(_CLOSE_WAIT_S):
             generation, self._generation = self._generation, None
-        if generation is not None:
+        if generation is None:
+            return
+        try:
             generation.close()
+        except DiskFull as error:  # It had no space to write out what it has in memory.
+            if self._failure is not None or self._write_seq > self._durable_seq:
+                raise
+            # The next opening reads all of it from the log.
+            _log.warning("database_closed_without_space", path=self._path, error=str(error))
+
+    @property
+    def _durable_seq(self) -> int:
+        """Writes up to this one are durable, or were counted as lost when the database failed."""
+        return max(self._synced_seq, self._doubtful_seq)
 
     def _open(self) -> _Generation:
         try:

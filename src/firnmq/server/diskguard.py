@@ -65,7 +65,7 @@ class DiskGuard:
         self._reserve = reserve
         self._lock = threading.Lock()
         self._databases: dict[str, Database] = {}
-        self._reclaimer: Reclaimer | None = None
+        self._reclaimers: list[Reclaimer] = []
         self._is_reclaiming = False
         health.on_full = self._shut
         room_bytes = reserve.free_bytes() + reserve.held_bytes
@@ -92,7 +92,7 @@ class DiskGuard:
 
     def reclaim_from(self, reclaimer: Reclaimer) -> None:
         """Registers a reclaimer, which frees space when the disk is full."""
-        self._reclaimer = reclaimer
+        self._reclaimers.append(reclaimer)
 
     def look(self) -> None:
         """Checks the disk and the databases. Called regularly."""
@@ -113,16 +113,18 @@ class DiskGuard:
 
     def _reclaim(self) -> None:
         """Frees deleted space, with the reserve released for the work."""
-        reclaimer = self._reclaimer
-        if reclaimer is None or not reclaimer.has_deleted:
+        ready = [each for each in self._reclaimers if each.has_deleted]
+        if not ready:
             return
         with self._lock:
             self._is_reclaiming = True
             self._reserve.hold(0)
         try:
-            reclaimer.reclaim()
-        except StorageFailed as error:
-            _log.warning("room_not_reclaimed", error=str(error))
+            for reclaimer in ready:
+                try:
+                    reclaimer.reclaim()
+                except StorageFailed as error:
+                    _log.warning("room_not_reclaimed", error=str(error))
         finally:
             self._is_reclaiming = False
 

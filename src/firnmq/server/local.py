@@ -36,7 +36,7 @@ from firnmq.disk import (
 )
 from firnmq.disk.pool import PoolLimits, PoolStatistics
 from firnmq.disk.private import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
-from firnmq.disk.reserve import Reserve
+from firnmq.disk.reserve import Reserve, disk_bytes
 from firnmq.engines import CompactionCounts, Engine, ShardState
 from firnmq.engines.catalog.segments import SegmentState
 from firnmq.engines.catalog.state import ShardSpec
@@ -70,6 +70,9 @@ from firnmq.tiering.stores import ObjectStore
 
 _FILE_DIRECTORIES = (SEGMENT_DIRECTORY, SHARED_DIRECTORY)
 DATABASE_DIRECTORY = "db"
+_SHARED_FILES_MIN = 128
+"""A small disk has room for so many shared files, each of which is freed as a whole: the reserve,
+an eighth of the disk, must have space for what is copied out of one."""
 _JUDGE_THREADS = min(os.cpu_count() or 1, 4)
 """Threads that validate large batches of clients. Each holds one decompressed batch, so that their
 number bounds the memory that clients can make the node allocate: 128 MiB each."""
@@ -185,7 +188,7 @@ class LocalStore:
         run_blocking(self.manager.clean_up())
         with ExitStack() as turns:
             turns.callback(self.manager.follow_topics)
-            turns.callback(self.shared.reclaim, is_stopping)
+            turns.callback(self.shared.housekeep, is_stopping)
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
@@ -326,8 +329,11 @@ class LocalStore:
             self.kv,
             lane_count=self.config.io_workers,
             shard_uids={spec.uid for spec in self.shards.shards()},
-            file_bytes=self.config.shared_file_bytes,
+            file_bytes=min(
+                self.config.shared_file_bytes, disk_bytes(self.path) // _SHARED_FILES_MIN
+            ),
         )
+        self.guard.reclaim_from(self.shared)
         opened.callback(self.shared.close)
 
     def _open_catalog(self, opened: ExitStack) -> MetaShards:

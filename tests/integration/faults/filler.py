@@ -17,9 +17,16 @@ _BALLAST_AFTER = 4000
 """Records; the rest of the disk is then taken by something else."""
 
 
+def options_of(engine: str) -> dict[str, object]:
+    """The options of a topic of an engine, or of the segment engine's other layout."""
+    if engine == "shared-file":
+        return {"storage.type": "EngineSegment", "segment.layout": engine}
+    return {"storage.type": engine}
+
+
 def main(path: str, engine: str, ballast: str) -> None:
     store = Store(LocalStore(Path(path)))
-    options = {"storage.type": engine, "segment.bytes": 262_144, "index.key": True}
+    options = {**options_of(engine), "segment.bytes": 262_144, "index.key": True}
     topics = [store.create_topic(name, options=options) for name in ("first", "second")]
     acknowledged = [0, 0]
     refused_count = 0

@@ -159,8 +159,8 @@ def _reclaim(scene: Scene, engine: str) -> None:
     """Copies what is left of a file that is mostly dead, and removes the file in the next round."""
     _delete_before(scene, engine)
     files = set(scene.local.shared.table.numbers_on_disk())
-    scene.local.shared.reclaim()
-    scene.local.shared.reclaim()
+    scene.local.shared.housekeep()
+    scene.local.shared.housekeep()
     assert engine != SHARED_FILE or files - set(scene.local.shared.table.numbers_on_disk())
 
 

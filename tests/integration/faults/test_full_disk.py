@@ -11,11 +11,12 @@ import pytest
 
 from firnmq.errors import DiskFull
 from firnmq.server import LocalStore, Store, TopicHandle
+from tests.integration.faults.filler import options_of
 from tests.integration.faults.ledger import Ledger, record_of
 from tests.integration.faults.loops import fill, make_image, mounted, need
 
 _DISK_MIB = 24
-_ENGINES = ("EngineSegment", "EngineRocksDB")
+_ENGINES = ("EngineSegment", "EngineRocksDB", "shared-file")
 _PER_APPEND = 50
 
 
@@ -28,7 +29,7 @@ def test_a_full_disk_refuses_appends_until_there_is_room(tmp_path: Path, engine:
     with mounted(tmp_path / "image", tmp_path / "disk") as disk:
         store = Store(LocalStore(disk / "store"))
         try:
-            options = {"storage.type": engine, "segment.bytes": 65_536}
+            options = {**options_of(engine), "segment.bytes": 65_536}
             topic = store.create_topic("topic", options=options)
             append(topic, ledger, 0)
             # 1. Something else takes all the room.
@@ -99,7 +100,7 @@ def test_a_full_node_that_was_killed_opens_reads_and_deletes(tmp_path: Path, eng
         acknowledged = fill_and_kill(disk, engine)
         # Opening a full store must not use up what it needs to open, even if others take what it
         # leaves free. RocksDB's own compactions take part of it, so there it is tried once.
-        for attempt in range(3 if engine == "EngineSegment" else 1):
+        for attempt in range(1 if engine == "EngineRocksDB" else 3):
             fill(disk / f"ballast-{attempt}")
             with Store(LocalStore(disk / "store", background=attempt > 0)) as store:
                 for name, count in acknowledged.items():
@@ -149,7 +150,7 @@ def append_once_there_is_room(store: Store, engine: str) -> None:
     deadline = time.monotonic() + 20
     while True:
         try:
-            topic = store.create_topic("third", exist_ok=True, options={"storage.type": engine})
+            topic = store.create_topic("third", exist_ok=True, options=options_of(engine))
             topic.append(b"yes")
             return
         except DiskFull:

@@ -9,7 +9,7 @@ import pytest
 
 from firnmq.disk import Family, KeyValueStore
 from firnmq.disk import kv as kv_module
-from firnmq.errors import Closed, Corruption, StorageFailed
+from firnmq.errors import Closed, Corruption, DiskFull, StorageFailed
 
 STATE, INDEX = Family.STATE, Family.INDEX
 
@@ -119,6 +119,29 @@ def test_after_a_failed_write_the_next_one_reopens_the_database(kv: KeyValueStor
     assert kv._generation is not generation
     assert [key for key, _ in kv.items(STATE, b"", b"z")] == [b"after", b"before"]
     kv.sync()
+
+
+class Unwritten:
+    """A part of the database that has no space to write out what it has in memory."""
+
+    def close(self) -> None:
+        raise OSError("IO error: No space left on device: While appending to file: 000036.sst")
+
+
+def test_a_full_disk_keeps_no_database_from_closing_whose_log_is_synced(tmp_path: Path) -> None:
+    kv = KeyValueStore(tmp_path / "db")
+    put(kv, (b"k", b"v"))
+    kv.sync()
+    assert kv._generation is not None
+    kv._generation.families[INDEX] = Unwritten()
+    kv.close()
+    kv = KeyValueStore(tmp_path / "db")
+    assert kv.get(STATE, b"k") == b"v"
+    put(kv, (b"unsynced", b"v"))
+    assert kv._generation is not None
+    kv._generation.families[INDEX] = Unwritten()
+    with pytest.raises(DiskFull):
+        kv.close()
 
 
 def test_closed_is_closed(tmp_path: Path) -> None:

@@ -83,6 +83,19 @@ def test_full_and_room_again(tmp_path: Path, caplog: pytest.LogCaptureFixture, e
     store.close()
 
 
+def test_a_full_disk_gets_the_space_of_shared_files(tmp_path: Path) -> None:
+    store, disk = opened(tmp_path)
+    topic = store.create_topic("t", options={"segment.layout": "shared-file"})
+    topic.append(b"a")
+    disk.room_bytes = FULL_BYTES
+    store.local.guard.look()
+    store.delete_topic("t")
+    assert list((tmp_path / "shared").iterdir())
+    store.local.guard.look()
+    assert not list((tmp_path / "shared").iterdir())
+    store.close()
+
+
 def test_a_full_store_opens_with_its_reserve_released(tmp_path: Path) -> None:
     store, disk = opened(tmp_path)
     store.create_topic("t").append(b"a")

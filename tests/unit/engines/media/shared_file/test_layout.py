@@ -113,7 +113,7 @@ def test_files_of_deleted_shards_are_removed(lab: Lab) -> None:
     for shard in shards:
         shard.engine.delete_shard(shard.name)
     check_accounts(lab)
-    shared(lab).reclaim()
+    shared(lab).housekeep()
     assert len(numbers(lab)) == 1, "the present file stays"
     lab.reopen()
     check_accounts(lab)
@@ -126,9 +126,9 @@ def test_what_lives_is_copied_out_of_files_that_are_mostly_dead(lab: Lab) -> Non
     before, files = content(kept), numbers(lab)
     for shard in others:
         shard.engine.delete_shard(shard.name)
-    shared(lab).reclaim()
+    shared(lab).housekeep()
     check_accounts(lab)
-    shared(lab).reclaim()
+    shared(lab).housekeep()
     check_accounts(lab)
     assert not set(files[:-1]) & set(numbers(lab))
     assert content(kept) == before
@@ -137,6 +137,51 @@ def test_what_lives_is_copied_out_of_files_that_are_mostly_dead(lab: Lab) -> Non
         check_accounts(lab)
         assert content(kept) == before
         assert lab.store.verifier.verify(kept.name).findings == ()
+
+
+def test_a_full_disk_gets_the_space_of_the_present_file_too(lab: Lab) -> None:
+    """1. little of a file is dead, and its space is freed, 2. so is that of the last frames."""
+    dropped, *kept = [lab.shard() for _ in range(4)]
+    fill(lab, [dropped, *kept], 6)
+    before, files = [content(each) for each in kept], numbers(lab)
+    assert not shared(lab).has_deleted
+    dropped.engine.delete_shard(dropped.name)
+    shared(lab).housekeep()
+    assert numbers(lab) == files, "most of them lives, or is still appended to"
+    assert shared(lab).has_deleted
+    shared(lab).reclaim()
+    assert not set(files) & set(numbers(lab))
+    for restart in (lambda: None, lab.reopen, lab.crash):
+        restart()
+        check_accounts(lab)
+        assert [content(each) for each in kept] == before
+    kept[0].append_values(b"after")
+    for each in kept:
+        each.engine.delete_shard(each.name)
+    shared(lab).reclaim()
+    assert numbers(lab) == []
+    lab.shard().append_values(b"in a new file")
+    check_accounts(lab)
+
+
+def test_a_file_whose_end_is_not_stored_yet_is_kept(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = [lab.shard() for _ in range(3)]
+    fill(lab, shards, 6)
+    files = numbers(lab)
+    for each in shards:
+        each.engine.delete_shard(each.name)
+    monkeypatch.setattr(shared(lab).table, "store_extents", _fails)
+    with pytest.raises(StorageFailed):
+        shared(lab).reclaim()
+    monkeypatch.undo()
+    shared(lab).housekeep()
+    assert files[-1] in numbers(lab)
+    shared(lab).reclaim()
+    assert numbers(lab) == []
+    lab.shard().append_values(b"after")
+    check_accounts(lab)
 
 
 def test_a_segment_that_is_dropped_while_it_is_copied_stays_dropped(
@@ -156,7 +201,7 @@ def test_a_segment_that_is_dropped_while_it_is_copied_stays_dropped(
         return appending(frames, durable=durable)  # type: ignore[arg-type]
 
     monkeypatch.setattr(lane, "appending", append_late)
-    shared(lab).reclaim()
+    shared(lab).housekeep()
     monkeypatch.undo()
     check_accounts(lab)
     lab.crash()
@@ -179,8 +224,8 @@ def test_readers_do_not_notice_that_frames_move(lab: Lab) -> None:
     reader.start()
     for shard in others:
         shard.engine.delete_shard(shard.name)
-        shared(lab).reclaim()
-    shared(lab).reclaim()
+        shared(lab).housekeep()
+    shared(lab).housekeep()
     stopping.set()
     reader.join()
     assert all(each == before for each in found)
@@ -199,7 +244,7 @@ def test_a_file_with_a_damaged_frame_is_kept(lab: Lab) -> None:
     path.write_bytes(data)
     before = content(kept)
     for _ in range(3):
-        shared(lab).reclaim()
+        shared(lab).housekeep()
     assert files[0] in numbers(lab)
     assert files[1] not in numbers(lab)
     assert content(kept) == before

@@ -79,6 +79,11 @@ class CommitLog:
         """Of the file that is written now."""
         return self._number
 
+    @property
+    def unstored(self) -> list[int]:
+        """Files that were ended, of which that is not stored yet: they must not be removed."""
+        return list(self._ended)
+
     def resume(self, number: int, salt: int, extent: Extent) -> None:
         """Goes on in a file that opening has found whole."""
         self._number, self._salt = number, salt
@@ -121,6 +126,20 @@ class CommitLog:
                 self._must_repair = False
                 self._synced = self._written
 
+    def end_file(self) -> None:
+        """Ends the present file, so that its space can be freed; the next append begins another."""
+        with self._lock:
+            self._repair()
+            if self._number is not None and self._written:
+                self._must_repair = True
+                self._sync_present()
+                self._must_repair = False
+                self._note_ended(self._number)
+                self._number, self._written, self._synced = None, 0, 0
+            if self._ended:
+                self._table.store_extents(self._ended)
+                self._ended = {}
+
     def _write(self, frames: Sequence[Frame], *, durable: bool) -> tuple[Extent, KvRows]:
         size = sum(FRAME_HEADER_BYTES + frame.length for frame in frames)
         is_full = self._written > FILE_HEADER_BYTES and self._written + size > self._file_bytes
@@ -155,18 +174,25 @@ class CommitLog:
     def _begin_file(self) -> None:
         """Ends the present file, which is durable then, and makes the next one."""
         if self._number is not None:
-            if self._synced < self._written:
-                self._files.sync(self._table.path(self._number))
-                self._synced = self._written
-            self._on_new_file()
+            self._sync_present()
         number, salt = self._table.new_number(), secrets.randbits(64)
         self._files.create(Path(self._table.path(number)))
         self._table.extents[number] = Extent(is_sealed=False, written=0, synced=0)
         if self._number is not None:
-            self._ended[self._number] = Extent(
-                is_sealed=True, written=self._written, synced=self._written
-            )
+            self._note_ended(self._number)
         self._number, self._salt, self._written, self._synced = number, salt, 0, 0
+
+    def _sync_present(self) -> None:
+        """Makes the present file and the rows that name it durable."""
+        assert self._number is not None
+        if self._synced < self._written:
+            self._files.sync(self._table.path(self._number))
+            self._synced = self._written
+        self._on_new_file()
+
+    def _note_ended(self, number: int) -> None:
+        """Nothing is appended to the present file any more."""
+        self._ended[number] = Extent(is_sealed=True, written=self._written, synced=self._written)
 
     def _repair(self) -> None:
         """After a failure: truncates what belongs to no segment, and writes again what the device

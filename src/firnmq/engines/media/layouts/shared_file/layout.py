@@ -6,6 +6,7 @@ has a frame in it any more; live frames are copied out of one that is mostly dea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +41,8 @@ from firnmq.eventlog import EventLogger
 
 _log = EventLogger("engine")
 
+_RECLAIM_PAUSE_S = 5.0
+"""Between two attempts to free space on a full disk; each looks at all files."""
 _ROWS_PER_PASS = 4_096
 _ROWS_READ_FIRST = 8
 _ROWS_READ_MAX = 1_024
@@ -75,14 +78,29 @@ class SharedFile:
                 self._lanes[each.header.lane].resume(each.number, each.header.salt, each.extent)
 
         self._reclaimer = Reclaimer(self.table, files, kv, self._lanes)
+        self._reclaim_after_s = 0.0
 
-    def reclaim(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+    def housekeep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Frees space: removes dead files, and empties some that are mostly dead. StorageFailed if
         that fails; the next call goes on."""
         try:
             self._reclaimer.work(is_stopping)
         except (OSError, FirnError) as error:
             _log.warning("shared_files_not_reclaimed", error=str(error))
+            raise storage_failure("shared files", error) from error
+
+    @property
+    def has_deleted(self) -> bool:
+        """Whether `reclaim` may free space, and has not just been tried."""
+        return time.monotonic() >= self._reclaim_after_s and self._reclaimer.has_dead()
+
+    def reclaim(self) -> None:
+        """Frees the space of deleted frames now, for a full disk. Needs some space for a moment.
+        StorageFailed if the disk refuses that; the caller may retry after a pause."""
+        self._reclaim_after_s = time.monotonic() + _RECLAIM_PAUSE_S
+        try:
+            self._reclaimer.free()
+        except (OSError, FirnError) as error:
             raise storage_failure("shared files", error) from error
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SharedBytes:

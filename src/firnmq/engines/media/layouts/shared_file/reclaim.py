@@ -8,11 +8,13 @@ live frame in at least one file that its location names.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from firnmq.disk import Family, FileCache, KeyValueStore
+from firnmq.disk.reserve import free_bytes
 from firnmq.engines.catalog.segments import Frame
 from firnmq.engines.media.layouts.shared_file.commit_log import CommitLog
 from firnmq.engines.media.layouts.shared_file.frames import (
@@ -34,6 +36,12 @@ _GROUP_BYTES = 1024 * 1024
 """Copied in one durable write. Appends of the lane wait for it."""
 
 
+_DEAD_SHARE = 2
+_DEAD_SHARE_FULL = 9
+"""Live frames are copied out of a file of which more than this fraction is dead. On a full disk it
+is far less: deleting one topic of nine must free space."""
+
+
 class _Live(NamedTuple):
     frame: Frame
     location: Location
@@ -41,7 +49,7 @@ class _Live(NamedTuple):
 
 
 class Reclaimer:
-    """Used by one thread at a time."""
+    """Safe with threads: one works at a time."""
 
     def __init__(
         self, table: FileTable, files: FileCache, kv: KeyValueStore, lanes: Sequence[CommitLog]
@@ -50,21 +58,45 @@ class Reclaimer:
         self._files = files
         self._kv = kv
         self._lanes = lanes
+        self._lock = threading.Lock()
         self._damaged: set[int] = set()
         """Files from which nothing is copied: a damaged frame must stay where it is."""
 
     def work(self, is_stopping: Callable[[], bool]) -> None:
-        """One round."""
-        self._remove_dead()
-        room = COPIED_BYTES_MAX
-        for number in self._mostly_dead():
-            if room <= 0 or is_stopping():
-                return
-            room -= self._copy_out(number, is_stopping)
+        """One round while there is space."""
+        with self._lock:
+            self._remove_dead()
+            room = COPIED_BYTES_MAX
+            for number in self._mostly_dead(_DEAD_SHARE):
+                if room <= 0 or is_stopping():
+                    return
+                room -= self._copy_out(number, is_stopping)
+
+    def has_dead(self) -> bool:
+        """Whether `free` would free space."""
+        table = self._table
+        return any(_is_dead(table, number, _DEAD_SHARE_FULL) for number in list(table.extents))
+
+    def free(self) -> None:
+        """Frees what it can on a full disk, the present files' space too. Copies only what the disk
+        has space for; each file is removed before the next one is copied."""
+        with self._lock:
+            for lane in self._lanes:
+                number = lane.number
+                if lane.unstored or (
+                    number is not None and _is_dead(self._table, number, _DEAD_SHARE_FULL)
+                ):
+                    lane.end_file()
+            self._remove_dead()
+            for number in self._mostly_dead(_DEAD_SHARE_FULL):
+                if self._table.live_bytes(number) * 2 < free_bytes(self._table.directory):
+                    self._copy_out(number, lambda: False)
+                    self._remove_dead()
 
     def _ended(self) -> list[int]:
         """Files that nothing is appended to."""
         present = {lane.number for lane in self._lanes}
+        present.update(number for lane in self._lanes for number in lane.unstored)
         return sorted(number for number in list(self._table.extents) if number not in present)
 
     def _remove_dead(self) -> None:
@@ -77,13 +109,15 @@ class Reclaimer:
         self._table.forget(dead)
         _log.info("shared_files_removed", files=len(dead))
 
-    def _mostly_dead(self) -> list[int]:
-        """Files of which more than half is dead, those with the least to copy first."""
+    def _mostly_dead(self, share: int) -> list[int]:
+        """Files of which more than one in `share` bytes is dead, those with the least to copy
+        first."""
         table = self._table
         found = [
             number
             for number in self._ended()
-            if 0 < table.live_bytes(number) < table.dead_bytes(number)
+            if table.live_bytes(number) > 0
+            and _is_dead(table, number, share)
             and number not in self._damaged
         ]
         return sorted(found, key=table.live_bytes)
@@ -149,3 +183,9 @@ class Reclaimer:
                     change.add_frame(unpack_location(packed))
             for key, packed in rows[len(group) :]:
                 change.batch.put(Family.LOCATIONS, key, packed)
+
+
+def _is_dead(table: FileTable, number: int, share: int) -> bool:
+    """Whether more than one in `share` bytes of a file's frames is dead."""
+    dead_bytes = table.dead_bytes(number)
+    return dead_bytes * (share - 1) > table.live_bytes(number)

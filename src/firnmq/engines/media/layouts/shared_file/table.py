@@ -98,6 +98,13 @@ class FileTable:
         packed = self._kv.get(Family.LOCATIONS, extent_key(number))
         return None if packed is None else unpack_extent(packed)
 
+    def store_extents(self, extents: dict[int, Extent]) -> None:
+        """Stores, unsynced, how far files are written."""
+        with self._kv.batch() as batch:
+            for number, extent in extents.items():
+                batch.put(Family.LOCATIONS, extent_key(number), extent.pack())
+        self.extents.update(extents)
+
     def forget(self, numbers: Iterable[int]) -> None:
         """Forgets files that are gone."""
         with self._lock, self._kv.batch() as batch:
