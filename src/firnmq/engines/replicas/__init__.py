@@ -1,22 +1,19 @@
 """Replicas of segments on this node: what the driver of replication may do with logs."""
 
-from firnmq.engines.replicas.api import (
+from firnmq.engines.replicas.api import ReplicaBytes, Replicas
+from firnmq.engines.replicas.checking import check_batches
+from firnmq.engines.shardlog.replica import (
     Checked,
-    Done,
     Reached,
-    ReplicaBytes,
     ReplicaEnd,
     ReplicaFailed,
     ReplicaId,
     ReplicaListener,
-    Replicas,
     SealFacts,
 )
-from firnmq.engines.replicas.checking import check_batches
 
 __all__ = [
     "Checked",
-    "Done",
     "Reached",
     "ReplicaBytes",
     "ReplicaEnd",
