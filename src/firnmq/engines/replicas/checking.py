@@ -15,10 +15,13 @@ def check_batches(
     data: Buffer, start: ReplicaEnd, config: TopicConfig, leader_epoch: int
 ) -> Checked:
     """The batches in `data`, which must be whole, follow each other from `start` on, be of this
-    leader, and match their CRCs; Corruption otherwise. Their bytes are not copied or changed.
+    leader, and match their CRCs; Corruption otherwise. The buffer must not change any more; one
+    that cannot be written to is copied.
 
     Keys and tags are collected here, in the caller's thread, as for a client's batch.
     """
+    if memoryview(data).readonly:
+        data = bytearray(data)  # Staging numbers batches in place, with what they have already.
     stream = BatchStream(offset=start.offset, end_position=len(data), verify=True)
     run = stream.judge(data)
     if run is None or stream.stop is not None or stream.position != len(data):
@@ -40,4 +43,4 @@ def check_batches(
             PreparedBatch(batch, header, terms_of(batch, config), first_expiry(batch, config))
         )
     end = ReplicaEnd(run.entries[-1].last_offset + 1, crc)
-    return Checked(start, end, tuple(batches), len(data))
+    return Checked(start, end, tuple(batches), leader_epoch, len(data))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from firnmq.disk import Settlement, Ticket
@@ -72,6 +72,7 @@ class Checked(NamedTuple):
     start: ReplicaEnd
     end: ReplicaEnd
     batches: tuple[PreparedBatch, ...]
+    leader_epoch: int
     size_bytes: int
 
 
@@ -132,31 +133,44 @@ class LogReplica:
     )
 
     def __init__(
-        self, replica: ReplicaId, listener: ReplicaListener, *, leads: bool, fence: int
+        self, log: ShardLog, listener: ReplicaListener, refused: FirnError, *, leads: bool
     ) -> None:
         self.listener = listener
-        self.refused: FirnError | None = None
-        """Why a log that led does not any more. Any thread sets it, before `leads`."""
+        self.leads = leads
+        """Any thread may make it False."""
+        self.refused = refused
+        """Why the log takes no appends where it does not lead. Any thread sets it, before `leads`.
+        """
         self._gate = threading.Lock()
         """Guards the queue of appends that wait for a quorum, and the mark."""
         self._quorum: deque[Append] = deque()
         self.has_held = False
         """Batches wait for the high watermark to move, because too many index entries do."""
-        self.begin(replica, leads=leads, fence=fence)
+        self.begin(log)
 
-    def begin(self, replica: ReplicaId, *, leads: bool, fence: int) -> None:
-        """The log goes on in this segment, which is new to it."""
-        self.id = replica
-        self.leads = leads
-        """Any thread may make it False."""
-        self.fence = fence
+    def begin(self, log: ShardLog) -> None:
+        """The log goes on in its tail's segment, which is new to it."""
+        tail = log.tail
+        self.id = ReplicaId(log.spec.uid, tail.segment.meta.seq)
+        self.fence = log.backend.fence_of(self.id)
         self.high_watermark = 0
         """The last that the driver has told; what is above the log's end is shown when it comes."""
         self.quorum_mark = 0
-        self.reached: Reached | None = None
-        """Replaced at the end of each turn. May be read without the lock."""
-        self._borders: dict[int, int] = {}
+        self._borders: dict[int, int] = {tail.next_offset: tail.position}
         """Offset and position of batch borders. Used by any thread: single operations."""
+        self.reached = self.reached_by(log)
+        """Replaced at the end of each turn. May be read without the lock."""
+
+    def reached_by(self, log: ShardLog) -> Reached:
+        """How far the log's tail is, if all of it is as durable as the topic asks."""
+        tail = log.tail
+        facts = SealFacts(
+            tail.position,
+            tail.builder.max_timestamp,
+            tail.builder.first_expiry_ms,
+            log.producers.open_transactions(),
+        )
+        return Reached(ReplicaEnd(tail.next_offset, tail.crc), facts, self.fence)
 
     def durable_end_moved(self, log: ShardLog, durable_end: int) -> None:
         """Nothing to do: the turn tells the listener of all its logs together."""
@@ -260,18 +274,9 @@ class ControlWork(ReplicaWork):
 
 
 def reached_by(log: ShardLog) -> Reached:
-    """How far the log's tail is, all of which is as durable as the topic asks. The lock is held."""
-    tail, replica = log.tail, log.replica
+    """How far the log's tail is, all of which is durable; the replica remembers it. The lock is
+    held."""
+    replica = log.replica
     assert replica is not None
-    facts = SealFacts(
-        tail.position,
-        tail.builder.max_timestamp,
-        tail.builder.first_expiry_ms,
-        log.producers.open_transactions(),
-    )
-    return Reached(ReplicaEnd(tail.next_offset, tail.crc), facts, replica.fence)
-
-
-def fail_all(settlement: Settlement, requests: Iterable[Append], error: FirnError) -> None:
-    for request in requests:
-        settlement.fail(request.ticket, error)
+    replica.reached = replica.reached_by(log)
+    return replica.reached

@@ -100,6 +100,15 @@ class MemoryBackend:
     def restore(self, spec: ShardSpec, snapshot: Snapshot) -> None:
         raise AssertionError("a memory log has no snapshots")
 
+    def fence_of(self, replica: ReplicaId) -> int:
+        raise AssertionError("a memory log has no replicas")
+
+    def keep_fence(self, replica: ReplicaId, fence: int) -> None:
+        raise AssertionError("a memory log has no replicas")
+
+    def sync_index(self) -> None:
+        """There is nothing that outlives the process."""
+
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         """Only what came with spilled segments is kept."""
         if self.state.is_kept():

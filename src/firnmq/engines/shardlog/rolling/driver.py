@@ -29,6 +29,7 @@ from firnmq.engines.shardlog.rolling.machine import (
     Sync,
     Synced,
     Thaw,
+    Undecided,
     Wanted,
 )
 from firnmq.engines.shardlog.rolling.state import RollState
@@ -61,8 +62,8 @@ class RollDriver:
                 raise log.refusal
             if log.tail.position == 0:
                 return
-            action = _begin(log)
-        self._perform(log, action)
+            machine, action = log.rolling, _begin(log)
+        self._perform(log, machine, action)
 
     def close(self) -> None:
         """Finishes the rolls that are wanted or under way."""
@@ -73,12 +74,12 @@ class RollDriver:
             with steps.unchanging(log):
                 if log.rolling.state is not RollState.WANTED:
                     return  # A caller has rolled it, or the log was closed.
-                action = _begin(log)
-            self._perform(log, action)
+                machine, action = log.rolling, _begin(log)
+            self._perform(log, machine, action)
         except (FirnError, OSError) as error:
             _log.warning("roll_failed", shard=log.spec.name, error=str(error))
 
-    def _perform(self, log: ShardLog, action: Action) -> None:
+    def _perform(self, log: ShardLog, machine: RollMachine, action: Action) -> None:
         """Performs a roll that has begun. Raises what has kept it from happening, when the log was
         closed or takes appends again."""
         seal: steps.Seal | None = None
@@ -89,13 +90,12 @@ class RollDriver:
                     case AwaitShown():
                         event = run_blocking(_await_shown(log, action))
                     case Sync():
-                        steps.sync(log)
+                        steps.sync(log, machine)
                         event = Synced()
                     case Decide():
                         with log.lock:
                             seal = steps.seal_of(log)
-                        steps.decide(log, seal)
-                        event = Decided()
+                        seal, event = _decide(log, seal)
                     case _:
                         raise AssertionError(f"{action} is not for a roll under way")
             except STORAGE_ERRORS as error:
@@ -104,7 +104,10 @@ class RollDriver:
                 _log.error("roll_failed", shard=log.spec.name, error=repr(defect))
                 event = Failed(error=defect)
             with log.lock:
-                following = log.rolling.handle(event, monotonic())
+                if log.rolling is not machine:  # It does not lead any more.
+                    assert log.replica is not None
+                    raise log.refusal or log.replica.refused
+                following = machine.handle(event, monotonic())
                 if following and isinstance(following[0], AwaitShown | Sync | Decide):
                     (action,) = following
                     continue
@@ -121,6 +124,16 @@ def _begin(log: ShardLog) -> Action:
     event = Begun(end_offset=log.tail.next_offset, shown_offset=log.view.end_offset)
     (action,) = log.rolling.handle(event, monotonic())
     return action
+
+
+def _decide(log: ShardLog, seal: steps.Seal) -> tuple[steps.Seal, Event]:
+    """What the metadata have. With one replica, a time-out leaves that unknown."""
+    try:
+        return steps.decide(log, seal), Decided()
+    except TimedOut:
+        if log.replica is None:
+            raise
+        return seal, Undecided()
 
 
 def _end(log: ShardLog, actions: list[Action], seal: steps.Seal | None) -> None:

@@ -58,6 +58,11 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """The metadata are as they were, for certain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The driver could not do what it was told, or cannot know whether it did."""
 
@@ -69,7 +74,7 @@ class LogClosed:
     """The log failed, its shard was deleted, or the store closes."""
 
 
-Event = Wanted | Begun | Shown | Synced | Decided | Failed | LogClosed
+Event = Wanted | Begun | Shown | Synced | Decided | Undecided | Failed | LogClosed
 
 
 # Actions. The driver performs one at a time and reports its event. --------------------------------
@@ -162,6 +167,9 @@ class RollMachine:
             case Decided():
                 self._take(RollStep.DECIDE)
                 return [Install()]
+            case Undecided():
+                self._take(RollStep.GIVE_UP)
+                return [Thaw()]
             case Failed():
                 self._take(RollStep.FAIL)
                 return [CloseLog(error=event.error)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +16,7 @@ from firnmq.eventlog import EventLogger
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
+    from firnmq.engines.shardlog.rolling.machine import RollMachine
 
 _log = EventLogger("engine")
 
@@ -46,13 +48,18 @@ def _jitter_ms(log: ShardLog, jitter_max_ms: int) -> int:
     return crc32(f"{log.spec.uid} {log.tail.segment.meta.seq}".encode()) * jitter_max_ms >> 32
 
 
-def sync(log: ShardLog) -> None:
+def sync(log: ShardLog, machine: RollMachine) -> None:
     """Makes a frozen segment durable, with its snapshot, and its index entries known. The lock is
-    free while the device works."""
+    free while the device works; if the log has another machine then, nothing more is done."""
     with log.lock:
+        if log.rolling is not machine:
+            return
         log.release_preallocation()
-    log.tail.segment.bytes.sync()
+        segment = log.tail.segment
+    segment.bytes.sync()
     with log.lock:
+        if log.rolling is not machine:
+            return
         commit(log)
         snapshot = snapshot_of(log)
     if log.backend.snapshots is not None:
@@ -102,9 +109,13 @@ def seal_of(log: ShardLog) -> Seal:
     return Seal(sealed, active)
 
 
-def decide(log: ShardLog, seal: Seal) -> None:
-    """Seals the segment and opens the next one: one durable change of the metadata."""
+def decide(log: ShardLog, seal: Seal) -> Seal:
+    """Seals the segment and opens the next one: one durable change of the metadata. Returns what
+    the metadata have then."""
+    if log.replica is not None:
+        return log.replica.listener.seal(log.replica.id, seal)
     log.backend.state.roll(log.spec.uid, seal.sealed, seal.active)
+    return seal
 
 
 def install(log: ShardLog, seal: Seal) -> None:
@@ -114,6 +125,9 @@ def install(log: ShardLog, seal: Seal) -> None:
     new = log.open_segment(seal.active)
     log.segments = (*log.segments[:-1], old, new)
     log.restart(Tail(new, next_offset=seal.active.base_offset))
+    if log.replica is not None:
+        log.spec = dataclasses.replace(log.spec, epoch=seal.active.leader_epoch)
+        log.replica.begin(log)
 
 
 @contextmanager
