@@ -6,12 +6,13 @@ here yet. Every call with a ticket goes through the lane of its shard, in the or
 turn of a worker syncs each file once, whatever was asked of it. A ticket gets the outcome on the
 loop that it was made on, all of a turn together.
 
-Threads: `open` and `read` wait for a disk, and `open` for the metadata. Everything else returns at
-once.
+Threads: `open`, `close_log` and `read` wait for a disk, and `open` for the metadata. Everything
+else returns at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from firnmq.disk import FileRange, Ticket
@@ -49,14 +50,14 @@ class Replicas(Protocol):
         the high watermark that this node had been told is shown.
         """
 
-    def tail_of(self, spec: ShardSpec, chain: list[SegmentMeta]) -> SegmentMeta:
+    def tail_of(self, spec: ShardSpec, chain: Sequence[SegmentMeta]) -> SegmentMeta | None:
         """The segment to open a log with, of those in `chain` that have a replica here: the first
-        sealed one behind the last that is complete here, or else the active one."""
+        one behind the last that is sealed and complete here. None if there is none behind it."""
 
     def close_log(self, uid: int, refusal: FirnError) -> None:
         """Lets go of a shard's log; its bytes stay. Its callers are told the refusal."""
 
-    def stop_leading(self, replica: ReplicaId, refusal: FirnError) -> None:
+    def stop_leading(self, replica: ReplicaId, refusal: FirnError, ticket: Ticket[Reached]) -> None:
         """The log takes no appends from now on, and fails those that wait, whose outcome is
         unknown. It is still there for fences, truncation and tail copies, but not for clients."""
 
@@ -78,9 +79,7 @@ class Replicas(Protocol):
         `spec.epoch` is the leader epoch of `active`; `start_offset` is where the shard starts.
         """
 
-    def seal_last(
-        self, sealed: SegmentMeta, spec: ShardSpec, ticket: Ticket[Reached]
-    ) -> None:
+    def seal_last(self, sealed: SegmentMeta, spec: ShardSpec, ticket: Ticket[Reached]) -> None:
         """The same where the next segment has no replica here: the segment is complete and can be
         read with `read`. Close the log then."""
 
@@ -112,7 +111,7 @@ class Replicas(Protocol):
     ) -> None:
         """Makes a fence durable, behind everything that was staged before; a lower one than the
         present changes nothing. `start_offset` is where the segment begins, for the answer where
-        nothing of it is here."""
+        nothing of it is here: a replica that may have something must be open."""
 
     def fence_of(self, replica: ReplicaId) -> int:
         """The fence on disk, 0 if there is none."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from firnmq.config import TopicConfig
 from firnmq.disk.files import Buffer
-from firnmq.engines.shardlog.replica import Checked, ReplicaEnd
 from firnmq.engines.shardlog.append import PreparedBatch, first_expiry, terms_of
+from firnmq.engines.shardlog.replica import Checked, ReplicaEnd
 from firnmq.engines.shardlog.tail import chained
 from firnmq.errors import Corruption
 from firnmq.record import BatchStream, parse_header

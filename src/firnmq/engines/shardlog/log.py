@@ -19,7 +19,7 @@ from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.catalog.segments import Medium, Rows, Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Rows, Segment
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.deletion.deletions import Deletions
 from firnmq.engines.shardlog import changes
@@ -428,13 +428,6 @@ class ShardLog(HighWatermark):
     def release_preallocation(self) -> None:
         """Lets the active segment's bytes end where its batches do."""
         self.tail.segment.bytes.release_preallocation(self.tail.position)
-
-    def open_segment(self, meta: SegmentMeta) -> Segment:
-        return Segment(
-            meta,
-            self.backend.open_bytes(self.spec, meta),
-            self.backend.open_index(self.spec, meta),
-        )
 
     # Changes other than appends. The caller holds the lock, with `rolling.steps.unchanging`. -----
 

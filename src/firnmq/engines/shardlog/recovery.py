@@ -20,7 +20,7 @@ from firnmq.engines.catalog.transactions import OpenTransaction
 from firnmq.engines.deletion.deletions import Deletions
 from firnmq.engines.deletion.opening import append_unlogged
 from firnmq.engines.shardlog.append import first_expiry, terms_of
-from firnmq.engines.shardlog.backend import Backend
+from firnmq.engines.shardlog.backend import Backend, open_segment
 from firnmq.engines.shardlog.changes import trim_deletions
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
@@ -64,18 +64,23 @@ def open_log(
     the device holds, so it is truncated.
     """
     chain = state.chain(spec.uid)
+    active = [meta for meta in chain if meta.state is SegmentState.ACTIVE]
+    if not all(
+        meta.is_led and meta.leader_epoch <= spec.epoch and len(meta.holders) <= 1
+        for meta in active  # With other replicas, only their driver opens it: `replica_recovery`.
+    ):
+        raise state.not_led(spec.uid)
     start_offset = state.start_offset(spec.uid)
     deleted = [meta for meta in chain if meta.state is SegmentState.DELETED]
     segments = tuple(
-        Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+        open_segment(backend, spec, meta)
         for meta in chain
         if meta.state is not SegmentState.DELETED
     )
     check_tiling(spec, segments)
     if deleted:  # A crash came between moving the start and removing the bytes.
         for meta in deleted:
-            gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
-            backend.drop_segment(spec, gone)
+            backend.drop_segment(spec, open_segment(backend, spec, meta))
         state.forget_segments(spec.uid, [meta.seq for meta in deleted if meta.tier is None])
     local = [segment.meta for segment in segments if segment.meta.is_local]
     backend.drop_strays(spec, local)
@@ -360,13 +365,18 @@ class TailScan:
 
 
 def _read_snapshot(spec: ShardSpec, backend: Backend, end_offset: int) -> Snapshot | None:
-    """The snapshot at an offset. A damaged one is as good as none: what is beside the index goes at
-    least as far."""
+    """The snapshot at an offset. A damaged one is as good as none, because the rows go at least as
+    far. If the shard has moved, they may not: then there must be a snapshot."""
     if backend.snapshots is None:
         return None
     try:
-        return backend.snapshots.read(spec, end_offset)
+        snapshot = backend.snapshots.read(spec, end_offset)
+        if snapshot is None and spec.epoch > 0:
+            raise Corruption(f"the snapshot at offset {end_offset:,} is missing", where=spec.name)
+        return snapshot
     except Corruption as error:
+        if spec.epoch > 0:
+            raise
         _log.warning("snapshot_damaged", shard=spec.name, error=str(error))
         return None
 

@@ -100,7 +100,7 @@ class ReplicaListener(Protocol):
 
     def refusal(self, replica: ReplicaId, acks: Acks) -> FirnError | None:
         """Why the log that leads must not take an append now; None if it may. Asked for each
-        append by the thread that submits it, and again by the worker before it is stored."""
+        append by the worker, before it is stored."""
 
     def seal(self, replica: ReplicaId, seal: Seal) -> Seal:
         """Has a frozen segment sealed that leads here and is full or old, and whose high watermark
@@ -130,6 +130,7 @@ class LogReplica:
         "quorum_mark",
         "reached",
         "refused",
+        "written",
     )
 
     def __init__(
@@ -158,6 +159,8 @@ class LogReplica:
         self.quorum_mark = 0
         self._borders: dict[int, int] = {tail.next_offset: tail.position}
         """Offset and position of batch borders. Used by any thread: single operations."""
+        self.written = (tail.next_offset, tail.position)
+        """The end of what is in the file, synced or not. May be read without the lock."""
         self.reached = self.reached_by(log)
         """Replaced at the end of each turn. May be read without the lock."""
 
@@ -225,6 +228,11 @@ class LogReplica:
 
     # Batch borders ---------------------------------------------------------------------------
 
+    def note_written(self, log: ShardLog) -> None:
+        """The file has everything up to the log's end."""
+        self.written = offset, position = log.tail.next_offset, log.tail.position
+        self.note_border(offset, position)
+
     def note_border(self, offset: int, position: int) -> None:
         """A batch begins or will begin here."""
         borders = self._borders
@@ -235,19 +243,22 @@ class LogReplica:
     def border(self, offset: int) -> int | None:
         return self._borders.get(offset)
 
-    def forget_borders(self) -> None:
+    def truncated(self, log: ShardLog) -> None:
+        """The log has another end, and no borders behind it."""
         self._borders = {}
+        self.note_written(log)
 
 
 class ReplicaWork(Append):
     """A call of the driver, in its place among the requests of a lane."""
 
-    __slots__ = ()
+    __slots__ = ("outcome",)
 
-    def __init__(self, log: ShardLog, ticket: Ticket[Reached], size_bytes: int = 0) -> None:
+    def __init__(self, log: ShardLog, outcome: Ticket[Reached], size_bytes: int = 0) -> None:
         super().__init__(None, None, size_bytes)
         self.log = log
-        self.ticket = ticket  # type: ignore[assignment]
+        self.outcome = outcome
+        self.ticket = outcome  # type: ignore[assignment]  # For a lane that fails it.
 
 
 class StageWork(ReplicaWork):

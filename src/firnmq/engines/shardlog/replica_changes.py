@@ -45,10 +45,10 @@ def truncate_replica(log: ShardLog, state: ShardState, end_offset: int) -> Reach
     checkpoint = index_of(tail.segment).checkpoint()
     replica = log.replica
     assert replica is not None
-    replica.forget_borders()
     if checkpoint is None or checkpoint.indexed_upto > end_offset:
         # Nothing is indexed; or the seal has lost what was shown: only a full scan undoes that.
         truncate_log(log, backend, state, end_offset, position)
+        replica.truncated(log)
         return reached_by(log)
     log.cut_count += 1
     try:
@@ -73,6 +73,7 @@ def truncate_replica(log: ShardLog, state: ShardState, end_offset: int) -> Reach
         log.restart(scan.tail)
     finally:
         log.cut_count += 1
+    replica.truncated(log)
     return reached_by(log)
 
 
@@ -94,20 +95,32 @@ def _border_at(log: ShardLog, offset: int) -> int:
 
 
 def install(
-    log: ShardLog, sealed: SegmentMeta, active: SegmentMeta, spec: ShardSpec, *, leads: bool
+    log: ShardLog,
+    sealed: SegmentMeta,
+    active: SegmentMeta,
+    spec: ShardSpec,
+    start_offset: int,
+    *,
+    leads: bool,
 ) -> Reached:
-    """Goes on with the next segment, as the metadata have it. The lock is held."""
+    """Goes on with the next segment, as the metadata have it."""
     replica = log.replica
     assert replica is not None
-    finish_sealed(log, sealed)
+    if replica.leads:
+        raise ReplicaFailed(log.spec.name, "leads, and is not to be told of the next segment")
+    finish_sealed(log, sealed, spec)
     log.spec = spec
     steps.install(log, steps.Seal(sealed, active))
+    if start_offset > log.view.start_offset:
+        log.show_start(min(start_offset, log.view.end_offset))
+    steps.drop_old_snapshots(log)
     replica.leads = leads
     return reached_by(log)
 
 
-def finish_sealed(log: ShardLog, sealed: SegmentMeta) -> None:
-    """Shows, indexes and syncs all of a segment that is sealed where its replica here ends."""
+def finish_sealed(log: ShardLog, sealed: SegmentMeta, spec: ShardSpec) -> None:
+    """Shows, indexes and syncs all of a segment that is sealed where its replica here ends, and
+    keeps what the log knows there. `spec` is that of the next segment."""
     tail, backend = log.tail, log.backend
     found = (tail.segment.meta.seq, tail.next_offset, tail.position, tail.crc)
     wanted = (sealed.seq, sealed.end_offset, sealed.length, sealed.crc)
@@ -119,9 +132,10 @@ def finish_sealed(log: ShardLog, sealed: SegmentMeta) -> None:
             f"{wanted[2]:,} bytes of CRC {wanted[3]:08x}",
         )
     log.show_all_pending()
-    log.release_preallocation()
-    tail.segment.bytes.sync()
+    if tail.position:  # Else there may be no file.
+        log.release_preallocation()
+        tail.segment.bytes.sync()
     steps.commit(log)
     if backend.snapshots is not None:
-        backend.snapshots.write(log.spec, steps.snapshot_of(log))
+        backend.snapshots.write(spec, steps.snapshot_of(log))
     backend.sync_index()

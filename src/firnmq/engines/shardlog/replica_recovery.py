@@ -12,6 +12,7 @@ from firnmq.disk import Settlement
 from firnmq.engines.catalog.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.deletion.deletions import Deletions
+from firnmq.engines.shardlog.backend import open_segment
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.recovery import (
     Before,
@@ -57,10 +58,7 @@ def open_replica(
         if each.seq < meta.seq and each.state is not SegmentState.DELETED
     ]
     chain.append(as_active(meta))
-    segments = tuple(
-        Segment(each, backend.open_bytes(spec, each), backend.open_index(spec, each))
-        for each in chain
-    )
+    segments = tuple(open_segment(backend, spec, each) for each in chain)
     check_tiling(spec, segments)
     backend.drop_strays(spec, [each for each in chain if each.is_local])
     if backend.snapshots is not None:
@@ -120,9 +118,9 @@ def _scan_tail(
             f"has {length:,} bytes but {checkpoint.position:,} were synced",
             where=segment.bytes.where,
         )
-    if failed is None and checkpoint is not None and length > checkpoint.position > 0:
-        if segment.bytes.is_file:
-            check_synced(segment, checkpoint)
+    is_new = failed is None and segment.bytes.is_file
+    if is_new and checkpoint is not None and length > checkpoint.position > 0:
+        check_synced(segment, checkpoint)
     limit = length if failed is None else min(failed.facts.length, length)
 
     def scanned(begin: Checkpoint | None) -> TailScan:

@@ -112,18 +112,19 @@ class ReplicaTurns:
                 for request in requests:
                     settlement.fail(request.ticket, log.refusal)
                 continue
-            if _replica_of(log).leads:
+            leads = _replica_of(log).leads  # Looked at once: another thread may end it.
+            if leads:
                 taken = self._permitted(turn, log, requests)
-                stage = self._stage_appends
             else:
                 taken = self._fitting(settlement, log, requests, has_more=bool(left[log]))
-                stage = self._stage_batches
             try:
-                staged[log] = stage(turn, log, taken)
+                staged[log] = self._stage(turn, log, taken, leads=leads)
             except STORAGE_ERRORS as error:
                 fail_requests(settlement, log, taken, error)
                 self._preallocator.note_failed(log)
         grown = [log for log in staged if log.tail.next_offset > begins[log][0]]
+        for log in grown:
+            _replica_of(log).note_written(log)
         _tell(grown, is_durable=False)
         for log in list(staged):
             try:
@@ -146,9 +147,7 @@ class ReplicaTurns:
                 fail_requests(settlement, log, staged.pop(log), error)
         _tell([log for log in grown if log in staged], is_durable=True)
 
-    def _permitted(
-        self, turn: Turn[Append], log: ShardLog, requests: list[Append]
-    ) -> list[Append]:
+    def _permitted(self, turn: Turn[Append], log: ShardLog, requests: list[Append]) -> list[Append]:
         """The appends that the log may take now."""
         settlement, replica = turn.settlement, _replica_of(log)
         taken = []
@@ -165,9 +164,15 @@ class ReplicaTurns:
             return []
         return taken
 
-    def _stage_appends(
-        self, turn: Turn[Append], log: ShardLog, requests: list[Append]
+    def _stage(
+        self, turn: Turn[Append], log: ShardLog, requests: list[Append], *, leads: bool
     ) -> list[Append]:
+        """Writes what the requests bring; returns those that are not parked."""
+        if not leads:
+            for request in requests:
+                assert isinstance(request, StageWork)
+                log.stage_replicated(request.checked.batches)
+            return requests
         left = log.stage(requests)
         if left:
             requests = requests[: len(requests) - len(left)]
@@ -182,7 +187,8 @@ class ReplicaTurns:
         """The batches that follow the log's end, unless they have to wait: with a change of state
         behind them they do not."""
         replica, tail = _replica_of(log), log.tail
-        end, taken = ReplicaEnd(tail.next_offset, tail.crc), []
+        end = ReplicaEnd(tail.next_offset, tail.crc)
+        taken: list[Append] = []
         must_wait = not has_more and log.pending_entry_count > ENTRIES_WAITING_MAX
         for request in requests:
             if not isinstance(request, StageWork):
@@ -206,24 +212,15 @@ class ReplicaTurns:
                 log.parked.resume()  # The high watermark has moved meanwhile.
         return taken
 
-    def _stage_batches(
-        self, _: Turn[Append], log: ShardLog, requests: list[Append]
-    ) -> list[Append]:
-        for request in requests:
-            assert isinstance(request, StageWork)
-            log.stage_replicated(request.checked.batches)
-        return requests
-
     def _end_turn(self, settlement: Settlement, log: ShardLog, requests: list[Append]) -> None:
         replica = _replica_of(log)
-        log.end_turn(requests if replica.leads else [], settlement)
+        log.end_turn([each for each in requests if not isinstance(each, StageWork)], settlement)
         reached = reached_by(log)
-        replica.note_border(reached.end.offset, reached.facts.length)
         if replica.high_watermark > log.view.end_offset:
             log.show_pending(replica.high_watermark, settlement)
         for request in requests:
             if isinstance(request, StageWork):
-                settlement.resolve(request.ticket, reached)  # type: ignore[misc]
+                settlement.resolve(request.outcome, reached)
         self._note_unsynced(log)
 
 
@@ -246,7 +243,7 @@ def _control(settlement: Settlement, log: ShardLog, work: ControlWork) -> None:
     except STORAGE_ERRORS as error:
         fail_requests(settlement, log, [work], error)
     else:
-        settlement.resolve(work.ticket, reached)  # type: ignore[arg-type]
+        settlement.resolve(work.outcome, reached)
 
 
 def _tell(logs: list[ShardLog], *, is_durable: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
 from firnmq.config import Durability
-from firnmq.disk import Settlement, Turn
+from firnmq.disk import Turn
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog

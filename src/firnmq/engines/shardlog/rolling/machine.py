@@ -53,13 +53,14 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """The metadata has the segment sealed and the next one active."""
+class Refused:
+    """The node that shall lead the next segment is not ready for it, or the replicas are not.
+    Nothing has been decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undecided:
-    """The metadata are as they were, for certain."""
+class Decided:
+    """The metadata has the segment sealed and the next one active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class LogClosed:
     """The log failed, its shard was deleted, or the store closes."""
 
 
-Event = Wanted | Begun | Shown | Synced | Decided | Undecided | Failed | LogClosed
+Event = Wanted | Begun | Shown | Synced | Refused | Decided | Failed | LogClosed
 
 
 # Actions. The driver performs one at a time and reports its event. --------------------------------
@@ -164,12 +165,12 @@ class RollMachine:
             case Synced():
                 self._take(RollStep.SYNC)
                 return [Decide()]
+            case Refused():
+                self._take(RollStep.GIVE_UP)
+                return [Thaw()]
             case Decided():
                 self._take(RollStep.DECIDE)
                 return [Install()]
-            case Undecided():
-                self._take(RollStep.GIVE_UP)
-                return [Thaw()]
             case Failed():
                 self._take(RollStep.FAIL)
                 return [CloseLog(error=event.error)]

@@ -10,6 +10,7 @@ import pytest
 
 from firnmq.disk import run_blocking
 from firnmq.engines import Acks
+from firnmq.engines.inline import may_run_turn
 from firnmq.engines.shardlog.rolling import RollState
 from firnmq.errors import (
     AppendTimedOut,
