@@ -96,8 +96,8 @@ class PeerNetwork:
         return ticket
 
     def on_message(self, handler: MessageHandler) -> None:
-        """Who takes the messages of other nodes, in the network's thread. Set it once, before
-        `listen`."""
+        """Who takes the messages of other nodes, in the network's thread; those that come before
+        are refused."""
         self._on_message = handler
 
     def send(self, node: int, operation: str, arguments: bytes, raw: Sequence[Buffer] = ()) -> bool:
