@@ -277,6 +277,7 @@ def test_messages_arrive_in_order_also_those_sent_before_there_was_a_connection(
 def test_a_message_that_is_refused_harms_no_other(made: Callable[..., Peers]) -> None:
     peers = made()
     assert _tell(peers, "nobody listens yet")
+    assert peers.ask("behind it") == "1 behind it args/raw"
     hear, take = _listening()
     peers.serving.on_message(take)
     for operation in ("refused", "defect", "good"):

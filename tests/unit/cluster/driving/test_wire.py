@@ -1,4 +1,4 @@
-"""The core's messages as bytes: what is packed is what arrives, and the bytes stay what they are."""
+"""The core's messages as bytes: what is packed arrives, and the bytes stay what they are."""
 
 from __future__ import annotations
 
