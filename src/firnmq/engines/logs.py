@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
+from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.shardlog import ShardLog
@@ -14,7 +15,7 @@ from firnmq.engines.troubles import ShardTroubles
 from firnmq.errors import (
     Closed,
     Corruption,
-    ShardError,
+    NotLeader,
     ShardNotFound,
     StorageFailed,
     storage_failure,
@@ -38,6 +39,8 @@ class ShardLogs:
         self._by_name: dict[str, ShardLog] = {}
         self.get: Callable[[str], ShardLog | None] = self._by_name.get
         """The log of a shard if it is open, whether it is refused or not. Never waits."""
+        self.released: dict[str, NotLeader] = {}
+        """Shards that were this node's, until they are again or are deleted."""
         self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
         self.is_closed = False
 
@@ -56,8 +59,14 @@ class ShardLogs:
         self.check_open()
         spec = self.specs.get(name)
         if spec is None:
-            raise ShardNotFound(name, within=self._keeper.storage_type)
+            raise self.released.get(name) or ShardNotFound(name, within=self._keeper.storage_type)
         return spec
+
+    def adopt(self, spec: ShardSpec) -> None:
+        """Adds a shard, unless it is there."""
+        with self.opening(spec):
+            self.specs.setdefault(spec.name, spec)
+            self.released.pop(spec.name, None)
 
     def find(self, name: str) -> ShardLog:
         """The log, opened if it is not; one that was refused can still be read."""
@@ -91,9 +100,34 @@ class ShardLogs:
             self._keeper.drop_shard(spec, log)
             self.troubles.forget(spec.name)
 
-    def release(self, spec: ShardSpec, refusal: ShardError) -> None:
-        """Closes a shard's log; its bytes stay. The log refuses all further use."""
+    def discard(self, spec: ShardSpec) -> None:
+        """Removes what is here of a shard, led or held, that the catalog does not have any more."""
+        self.released.pop(spec.name, None)
+        known = self.specs.get(spec.name)
+        if known is None or known.uid == spec.uid:
+            self.specs.pop(spec.name, None)
+            self.drop(spec)
+
+    def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Removes all segments but these, unless the shard is this node's."""
+        with self.opening(spec):
+            if spec.name not in self.specs:
+                try:
+                    self._keeper.keep(spec, metas)
+                except OSError as error:
+                    raise storage_failure(spec.name, error) from error
+
+    def release(self, name: str, epoch: int, refusal: NotLeader) -> None:
+        """Forgets a shard that another node leads; its bytes stay. Its log refuses all further use.
+        One that is there under another epoch stays."""
+        spec = self.specs.get(name)
+        if spec is None or spec.epoch != epoch:
+            return
         with self.opening(spec), ExitStack() as held:
+            if self.specs.get(name) is not spec:
+                return
+            self.released[name] = refusal
+            del self.specs[name]
             log = self._by_name.pop(spec.name, None)
             if log is not None:
                 with log.lock:

@@ -12,7 +12,7 @@ from firnmq.engines.logs import ShardLogs
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.rolling.steps import is_old, unchanging
-from firnmq.errors import Corruption, FirnError, ShardNotFound, StorageFailed
+from firnmq.errors import Corruption, FirnError, NotLeader, ShardNotFound, StorageFailed
 from firnmq.eventlog import EventLogger
 
 _log = EventLogger("engine")
@@ -59,8 +59,8 @@ class Upkeep:
                 continue
             try:
                 self._keep(self._logs.writable(name))
-            except ShardNotFound:
-                continue  # Deleted since.
+            except (NotLeader, ShardNotFound):
+                continue  # Moved or deleted since.
             except (Corruption, StorageFailed) as error:
                 troubles.upkeep_failed(name, error)
             except (FirnError, OSError) as error:

@@ -131,7 +131,12 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     tier: TierCopy | None = None
     """Its copy in the object store, in progress or finished."""
     is_local: bool = True
-    """Whether bytes and indexes are local; otherwise they are only in the object store."""
+    """Whether any node has bytes and indexes; otherwise they are only in the object store."""
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The nodes that have bytes and indexes. An earlier version did not empty `replicas`."""
+        return self.replicas if self.is_local else ()
 
 
 class GraveRecord(Record, frozen=True, kw_only=True):

@@ -329,7 +329,7 @@ class LocalStore:
             self.files,
             self.kv,
             lane_count=self.config.io_workers,
-            shard_uids={spec.uid for spec in self.shards.shards()},
+            shard_uids=set(self.shards.kept_here().values()),
             file_bytes=min(
                 self.config.shared_file_bytes, disk_bytes(self.path) // _SHARED_FILES_MIN
             ),
@@ -352,8 +352,8 @@ class LocalStore:
 
     def _serve_others(self, member: ClusterMember, opened: ExitStack) -> None:
         """Follows the metadata, and answers other nodes."""
-        specs = self.shards.shards()
-        names, uids = {spec.name for spec in specs}, {spec.uid for spec in specs}
+        kept = self.shards.kept_here()
+        names, uids = kept.keys(), set(kept.values())
         sweep_strays(self.path / SEGMENT_DIRECTORY, self.kv, self.state, names, uids)
         self.shared.drop_others(uids)
         follower = ShardFollower(

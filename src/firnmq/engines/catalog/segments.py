@@ -67,6 +67,13 @@ def medium_of_new(config: TopicConfig) -> Medium:
     return Medium.SHARED if config.shares_files else Medium.NATIVE
 
 
+class Successor(NamedTuple):
+    """The node that leads the next segment, in place of this one."""
+
+    node: int
+    incarnation: int
+
+
 class IllegalTransition(FirnError):
     """A segment was asked to go where its state does not lead."""
 
@@ -106,8 +113,13 @@ class SegmentMeta:
     """Records without a value that compaction has left in it."""
     tier: TierCopy | None = None
     """Its copy in the object store, under way or finished; kept while objects may be there."""
+    holders: tuple[int, ...] = ()
+    """The nodes of a cluster that have its bytes and indexes; none of a tiered segment that is only
+    in the store, nor where the node is alone."""
     is_local: bool = True
-    """Whether its bytes and indexes are here; a tiered segment's may be only in the store."""
+    """Whether its bytes and indexes are here. Otherwise its holders have them, or the store."""
+    is_led: bool = True
+    """Whether this node appends to it, or did until it was sealed."""
 
     @property
     def is_sealed(self) -> bool:
@@ -178,7 +190,7 @@ class SegmentMeta:
         """The same tiered segment, only in the store."""
         if self.state is not SegmentState.TIERED:
             raise IllegalTransition(f"segment {self.seq} is {self.state.value}, not in the store")
-        return dataclasses.replace(self, epoch=self.epoch + 1, is_local=False)
+        return dataclasses.replace(self, epoch=self.epoch + 1, is_local=False, holders=())
 
     def become_spilled(self) -> SegmentMeta:
         """The same sealed segment, its bytes now in a file."""

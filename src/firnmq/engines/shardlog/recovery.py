@@ -64,6 +64,9 @@ def open_log(
     the device holds, so it is truncated.
     """
     chain = state.chain(spec.uid)
+    active = [meta for meta in chain if meta.state is SegmentState.ACTIVE]
+    if not all(meta.is_led and meta.leader_epoch <= spec.epoch for meta in active):
+        raise state.not_led(spec.uid)
     start_offset = state.start_offset(spec.uid)
     deleted = [meta for meta in chain if meta.state is SegmentState.DELETED]
     segments = tuple(
@@ -353,13 +356,18 @@ class _TailScan:
 
 
 def _read_snapshot(spec: ShardSpec, backend: Backend, end_offset: int) -> Snapshot | None:
-    """The snapshot at an offset. A damaged one is as good as none: what is beside the index goes at
-    least as far."""
+    """The snapshot at an offset. A damaged one is as good as none, because the rows go at least as
+    far. If the shard has moved, they may not: then there must be a snapshot."""
     if backend.snapshots is None:
         return None
     try:
-        return backend.snapshots.read(spec, end_offset)
+        snapshot = backend.snapshots.read(spec, end_offset)
+        if snapshot is None and spec.epoch > 0:
+            raise Corruption(f"the snapshot at offset {end_offset:,} is missing", where=spec.name)
+        return snapshot
     except Corruption as error:
+        if spec.epoch > 0:
+            raise
         _log.warning("snapshot_damaged", shard=spec.name, error=str(error))
         return None
 

@@ -151,7 +151,7 @@ def _led_by(meta: MetaStore, node: int) -> Iterator[tuple[str, bytes]]:
             yield entry.key, encode(msgspec.structs.replace(shard, leader=node))
     for entry in meta.range(SEGMENTS).entries:
         segment = decode(entry, SegmentRecord)
-        if segment.state is SegmentState.DELETED or segment.replicas == (node,):
+        if segment.state is SegmentState.DELETED or segment.holders in ((node,), ()):
             continue
         # It had another number then; what it held in memory is gone.
         changed = msgspec.structs.replace(
