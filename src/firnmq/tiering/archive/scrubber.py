@@ -337,7 +337,7 @@ class Scrubber:
                             segment_seq=seq,
                             key=key,
                             reason=reason,
-                            is_local=record.is_local,
+                            is_local=bool(record.holders),
                         )
 
     def _is_still_wanted(self, shard: str, seq: int, key: str) -> bool:

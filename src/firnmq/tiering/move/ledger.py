@@ -189,7 +189,7 @@ class TierLedger:
     def shards_with_local_copies(self) -> list[str]:
         """Shards with tiered segments whose bytes are also local."""
         with self._lock:
-            shards = {at.shard for at, record in self._tiered.items() if record.is_local}
+            shards = {at.shard for at, record in self._tiered.items() if record.holders}
             return sorted(filter(self.has, shards))
 
     def dead_copies(self) -> list[tuple[SegmentId, SegmentRecord]]:
@@ -230,7 +230,7 @@ class TierLedger:
                 if not self.has(at.shard):
                     continue
                 _count(counts, at, record, 2)
-                if record.is_local:
+                if record.holders:
                     _count(counts, at, record, 4)
         return {topic_id: Totals(*each) for topic_id, each in counts.items()}
 
