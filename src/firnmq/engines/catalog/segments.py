@@ -32,6 +32,8 @@ class Frame(NamedTuple):
 
 class SegmentState(Enum):
     ACTIVE = "active"
+    FENCING = "fencing"
+    """Leadership was taken away, and replicas are deciding where the segment ends."""
     SEALED = "sealed"
     TIERED = "tiered"
     """Sealed, with a finished copy in the object store."""
@@ -39,7 +41,8 @@ class SegmentState(Enum):
 
 
 TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
-    SegmentState.ACTIVE: frozenset({SegmentState.SEALED}),
+    SegmentState.ACTIVE: frozenset({SegmentState.FENCING, SegmentState.SEALED}),
+    SegmentState.FENCING: frozenset({SegmentState.SEALED}),
     SegmentState.SEALED: frozenset({SegmentState.TIERED, SegmentState.DELETED}),
     SegmentState.TIERED: frozenset({SegmentState.SEALED, SegmentState.DELETED}),
     SegmentState.DELETED: frozenset(),
