@@ -144,7 +144,7 @@ def test_shared_files_and_history_in_a_store_grow_too(tmp_path: Path) -> None:
                 topic.append([f"{name} {shard}"], shard=shard)
         topic.roll()
         opened.upload()
-        assert not topic.status().segments[0].is_local
+        wait_until(lambda: not topic.status().segments[0].is_local, "it is only in the store")
     settings = {"FIRN_TIERING_URL": store.as_uri(), "FIRN_TIERING_INTERVAL_MS": "50"}
     machine = Machine(data, 2, settings)
     machine.start()
