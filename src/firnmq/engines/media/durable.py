@@ -221,6 +221,10 @@ class DurableBackend:
             batch.put(Family.INDEX, fence_key(*replica), U64.pack(fence))
         self._kv.sync()
 
+    def forget_fence(self, replica: ReplicaId) -> None:
+        with self._kv.batch() as batch:
+            batch.delete(Family.INDEX, fence_key(*replica))
+
     def sync_index(self) -> None:
         self._kv.sync()
 

@@ -149,7 +149,8 @@ def install(log: ShardLog, seal: Seal) -> None:
     tail = log.tail
     old = Segment(seal.sealed, tail.segment.bytes, tail.segment.index)
     new = open_segment(log.backend, log.spec, seal.active)
-    log.segments = (*log.segments[:-1], old, new)
+    has_old = log.replica is None or seal.sealed.length > 0  # The metadata keep no empty replica.
+    log.segments = (*log.segments[:-1], *((old,) if has_old else ()), new)
     log.restart(Tail(new, next_offset=seal.active.base_offset))
     if log.replica is not None:
         log.spec = dataclasses.replace(log.spec, epoch=seal.active.leader_epoch)
