@@ -23,6 +23,7 @@ from firnmq.adapter import (
 )
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.adapter.forwarding import ShardFollower
+from firnmq.adapter.holders import HolderService, PeerMedium
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
@@ -112,6 +113,7 @@ class LocalStore:
         self.member = member
         self._replication = replication
         self._cold = cold
+        self._peers: PeerMedium | None = None
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
         self._tells_of_no_store = False
@@ -263,7 +265,16 @@ class LocalStore:
             StorageType.SEGMENT.value: LayoutByMedium(layout, self.shared),
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = self._backend(layouts)
+        if self.member is not None:
+            self._peers = PeerMedium(
+                self.member.cluster,
+                path,
+                is_appending=lambda: self.pool.is_busy,
+                append_count=lambda: self.pool.turn_count,
+            )
+            opened.callback(self._peers.close)
+        self._snapshots = SnapshotFiles(path / SEGMENT_DIRECTORY, self.files)
+        backend = self._durable_backend = self._backend(layouts)
         self._open_pool(opened, backend)
         judges = ThreadPoolExecutor(_JUDGE_THREADS, thread_name_prefix="firn-judge")
         opened.callback(judges.shutdown)
@@ -286,6 +297,8 @@ class LocalStore:
             StorageType.SEGMENT.value: self._durable(segment_engine, backend, judges),
         }
         self.engines: dict[str, Engine] = {**self._log_engines}
+        if self.member is not None:
+            self.member.move_by(self.catalog, self.engines, self._snapshots)
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
@@ -318,7 +331,8 @@ class LocalStore:
             self._cold,
             self._replication,
             shared=self.shared,
-            snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
+            snapshots=self._snapshots,
+            peers=self._peers,
         )
 
     def _open_shared(self, opened: ExitStack) -> None:
@@ -365,7 +379,9 @@ class LocalStore:
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
         member.mark.start(lambda: self.pool.turn_count)
-        member.serve(self.catalog, drivers, follower)
+        holder = HolderService(member.cluster, self.catalog, self._durable_backend.open_segment)
+        opened.callback(holder.close)
+        member.serve(self.catalog, drivers, follower, holder)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
         """What writes the logs. Closing serves what is queued, with the rolls that it waits for."""

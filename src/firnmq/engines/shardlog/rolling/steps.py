@@ -39,6 +39,8 @@ class Seal(NamedTuple):
     sealed: SegmentMeta
     active: SegmentMeta
     successor: Successor | None = None
+    is_decided: bool = False
+    """Whether the metadata has it."""
 
 
 def is_old(log: ShardLog) -> bool:
@@ -129,7 +131,7 @@ def decide(log: ShardLog, seal: Seal) -> Seal:
     """Seals the segment and opens the next one: one durable change of the metadata. Returns what
     the metadata has then."""
     active = log.backend.state.roll(log.spec.uid, seal.sealed, seal.active, seal.successor)
-    return seal._replace(active=active)
+    return seal._replace(active=active, is_decided=True)
 
 
 def install(log: ShardLog, seal: Seal) -> None:
