@@ -32,6 +32,8 @@ class Frame(NamedTuple):
 
 class SegmentState(Enum):
     ACTIVE = "active"
+    FENCING = "fencing"
+    """Leadership was taken away, and replicas are deciding where the segment ends."""
     SEALED = "sealed"
     TIERED = "tiered"
     """Sealed, with a finished copy in the object store."""
@@ -39,7 +41,8 @@ class SegmentState(Enum):
 
 
 TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
-    SegmentState.ACTIVE: frozenset({SegmentState.SEALED}),
+    SegmentState.ACTIVE: frozenset({SegmentState.FENCING, SegmentState.SEALED}),
+    SegmentState.FENCING: frozenset({SegmentState.SEALED}),
     SegmentState.SEALED: frozenset({SegmentState.TIERED, SegmentState.DELETED}),
     SegmentState.TIERED: frozenset({SegmentState.SEALED, SegmentState.DELETED}),
     SegmentState.DELETED: frozenset(),
@@ -125,6 +128,11 @@ class SegmentMeta:
     def is_sealed(self) -> bool:
         """Whether its bytes never change any more: sealed or tiered."""
         return self.state is SegmentState.SEALED or self.state is SegmentState.TIERED
+
+    @property
+    def is_on_nodes(self) -> bool:
+        """Whether this node or another one has it. Otherwise only the object store does."""
+        return self.is_local or bool(self.holders)
 
     @property
     def newest_ms(self) -> int:
