@@ -245,16 +245,7 @@ class LocalStore:
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
-        if self._tiering.is_on:
-            self.tier = Tier(
-                self._tiering,
-                path,
-                self._open_objects,
-                is_appending=lambda: self.pool.is_busy,
-                append_count=lambda: self.pool.turn_count,
-            )
-            opened.callback(self.tier.close)
-            self._cold = self.tier.cold
+        self._open_remote(opened)
         self._cold_readers = ThreadPoolExecutor(
             config.cold_read_threads, thread_name_prefix="firn-cold"
         )
@@ -266,14 +257,6 @@ class LocalStore:
             StorageType.SEGMENT.value: LayoutByMedium(layout, self.shared),
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        if self.member is not None:
-            self._peers = PeerMedium(
-                self.member.cluster,
-                path,
-                is_appending=lambda: self.pool.is_busy,
-                append_count=lambda: self.pool.turn_count,
-            )
-            opened.callback(self._peers.close)
         self._snapshots = SnapshotFiles(path / SEGMENT_DIRECTORY, self.files)
         backend = self._durable_backend = self._backend(layouts)
         self._open_pool(opened, backend)
@@ -321,6 +304,29 @@ class LocalStore:
             for topic in run_blocking(self.manager.finish_interrupted()):
                 _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
+
+    def _open_remote(self, opened: ExitStack) -> None:
+        """What reads segments that are not here: from the object store, and from other nodes."""
+
+        def is_appending() -> bool:
+            return self.pool.is_busy
+
+        def append_count() -> int:
+            return self.pool.turn_count
+
+        if self._tiering.is_on:
+            self.tier = Tier(
+                self._tiering,
+                self.path,
+                self._open_objects,
+                is_appending=is_appending,
+                append_count=append_count,
+            )
+            opened.callback(self.tier.close)
+            self._cold = self.tier.cold
+        if self.member is not None:
+            self._peers = PeerMedium(self.member.cluster, self.path, is_appending, append_count)
+            opened.callback(self._peers.close)
 
     def _backend(self, layouts: dict[str, ByteLayout]) -> DurableBackend:
         return DurableBackend(
