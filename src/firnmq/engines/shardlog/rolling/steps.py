@@ -42,6 +42,8 @@ class Seal(NamedTuple):
     sealed: SegmentMeta
     active: SegmentMeta
     successor: Successor | None = None
+    is_decided: bool = False
+    """Whether the metadata has it."""
 
 
 def is_old(log: ShardLog) -> bool:
@@ -141,7 +143,7 @@ def decide(log: ShardLog, seal: Seal) -> Seal:
     if log.replica is not None:
         return log.replica.listener.seal(log.replica.id, seal)
     active = log.backend.state.roll(log.spec.uid, seal.sealed, seal.active, seal.successor)
-    return seal._replace(active=active)
+    return seal._replace(active=active, is_decided=True)
 
 
 def install(log: ShardLog, seal: Seal) -> None:
