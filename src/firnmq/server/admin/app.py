@@ -50,7 +50,7 @@ from firnmq.server.documents import CommandLine, Failure, NodeStatus, Readiness
 S = TypeVar("S", bound=msgspec.Struct)
 
 _LINES = "application/x-ndjson"
-_NO_CHANGES = ("/records", "/plan")
+_NO_CHANGES = ("/records", "/plan", "/sql")
 """Ends of paths whose calls are not logged: records are too many, and plans change nothing."""
 _WITH_SLASHES = ("{group}", "{user}")
 _DOCUMENTS_MAX = 4
@@ -64,8 +64,14 @@ _OBJECTS_MAX = 1_000_000
 _log = EventLogger("admin")
 
 
-def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starlette:
-    """`streams`: places of pages of records that clients have not taken."""
+def admin_app(
+    parts: NodeParts,
+    tokens: Tokens,
+    streams: SharedPlaces,
+    reached: Callable[[], dict[str, str]],
+) -> Starlette:
+    """`streams`: places of pages of records that clients have not taken. `reached`: how a process
+    on this machine reaches the node."""
     others = None if parts.local.member is None else OtherNodes(parts.local.member)
     groups, topics = GroupAdmin(parts, others), TopicAdmin(parts)
     reports = NodeReports(parts, others)
@@ -82,7 +88,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
     async def ready_state() -> Readiness:
         return readiness(parts) if machine is None else await machine.readiness()
 
-    console = ConsoleViews(parts, groups, others, status, ready_state)
+    console = ConsoleViews(parts, groups, others, status, ready_state, reached)
     table = endpoints(
         topics,
         groups,
