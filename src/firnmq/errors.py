@@ -330,6 +330,17 @@ class NotLeader(ShardError):
         self.leader = leader
 
 
+class NotEnoughReplicas(ShardError):
+    """Too few replicas are in sync for an append with acks=all; nothing was changed. Try again."""
+
+    def __init__(self, shard: str, in_sync: int, needed: int) -> None:
+        super().__init__(
+            "", shard, f" has {in_sync} replicas in sync, and {needed} are needed; try again"
+        )
+        self.in_sync = in_sync
+        self.needed = needed
+
+
 class NodeUnavailable(FirnError):
     """Another node cannot be asked now; nothing was sent to it. Try again."""
 
