@@ -48,6 +48,7 @@ from firnmq.engines.media.layouts import LayoutByMedium, SharedFile
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.media.snapshots import SnapshotFiles
+from firnmq.engines.replicas.node import NodeReplicas
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.watermark import Replication
@@ -189,6 +190,7 @@ class LocalStore:
         with ExitStack() as turns:
             turns.callback(self.manager.follow_topics)
             turns.callback(self.shared.housekeep, is_stopping)
+            turns.callback(self.replicas.housekeep)
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
@@ -286,6 +288,9 @@ class LocalStore:
             StorageType.SEGMENT.value: self._durable(segment_engine, backend, judges),
         }
         self.engines: dict[str, Engine] = {**self._log_engines}
+        segments = self._log_engines[StorageType.SEGMENT.value]
+        self.replicas = NodeReplicas(backend, self.state, self.pool, segments.logs, judges)
+        """Logs of shards with other replicas, for the driver of replication."""
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
