@@ -220,11 +220,12 @@ class LocalStore:
         return total
 
     def roll_tiered(self, topic: str | None = None) -> None:
-        """Seals the active segments of topics with tiering, or of one of them."""
+        """Seals the active segments of topics with tiering, or of one of them, in shards that this
+        node leads."""
         for each in self.catalog.topics():
             if each.config.is_tiered and topic in (None, each.name):
                 engine = self.engines[each.config.storage_type]
-                for shard in each.shard_names():
+                for shard in filter(engine.has_shard, each.shard_names()):
                     engine.roll(shard)
 
     def compaction_counts(self) -> dict[str, CompactionCounts]:

@@ -130,6 +130,11 @@ class SegmentMeta:
         return self.state is SegmentState.SEALED or self.state is SegmentState.TIERED
 
     @property
+    def is_on_nodes(self) -> bool:
+        """Whether this node or another one has it. Otherwise only the object store does."""
+        return self.is_local or bool(self.holders)
+
+    @property
     def newest_ms(self) -> int:
         """The newest timestamp; of records without one, when the segment was sealed."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.sealed_ms

@@ -7,7 +7,7 @@ What waits for a disk or the metadata is done in a pool, and writes go to the la
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import assert_never
@@ -40,19 +40,15 @@ from firnmq.cluster.replication.actions import (
     Unfreeze,
 )
 from firnmq.cluster.replication.driving import wire
-from firnmq.cluster.replication.driving.control import (
-    REPLICATION_CONTROLLER_KEY,
-    Control,
-)
+from firnmq.cluster.replication.driving.control import Control
 from firnmq.cluster.replication.driving.knowledge import ReplicationKnowledge
 from firnmq.cluster.replication.driving.listening import Ends, Listener
 from firnmq.cluster.replication.driving.logs import ShardLogs
+from firnmq.cluster.replication.driving.placing import place_next
 from firnmq.cluster.replication.driving.records import ReplicationRecords
 from firnmq.cluster.replication.driving.serving import Serving
 from firnmq.cluster.replication.driving.shards import (
     PlannedSeal,
-    ShardReplica,
-    point_of,
     replica_id,
     segment_id,
 )
@@ -69,7 +65,6 @@ from firnmq.cluster.replication.events import (
     Staged,
     Tick,
     TransactionDone,
-    Truncated,
 )
 from firnmq.cluster.replication.leading.state import LeaderState
 from firnmq.cluster.replication.messages import (
@@ -77,10 +72,8 @@ from firnmq.cluster.replication.messages import (
     FenceAnswers,
     FenceRequest,
     Fetch,
-    FetchAnswer,
     ReadTail,
     SealRequest,
-    Tail,
     TailCopied,
 )
 from firnmq.cluster.replication.node import Node, NodeEvent
@@ -90,6 +83,7 @@ from firnmq.cluster.replication.values import (
     Member,
     MonotonicMs,
     NodeId,
+    Placement,
     Point,
     RecordState,
     ReplicatedSegment,
@@ -102,7 +96,16 @@ from firnmq.errors import FirnError, NotLeader, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.ids import Offset
 from firnmq.meta import Event
-from firnmq.meta.records import NODES, SEGMENTS, SHARDS, NodeRecord, SegmentRecord, decode
+from firnmq.meta.records import (
+    NODES,
+    SEGMENTS,
+    SHARDS,
+    NodeRecord,
+    SegmentRecord,
+    decode,
+    incarnation_key,
+)
+from firnmq.meta.records import Incarnation as IncarnationRecord
 
 TICK_S = 0.25
 POOL_THREADS = 8
@@ -167,7 +170,9 @@ class ReplicationDriver:
             self._in_pool,
             ttl_s=session_ttl_s,
         )
-        self._serving = Serving(self._network, replicas, self._in_pool, self.node, self.logs)
+        self._serving = Serving(
+            self._network, replicas, self.knowledge, self._in_pool, self.node, self.logs
+        )
         self._events: deque[NodeEvent] = deque()
         self._is_handling = False
         self._is_closed = False
@@ -229,8 +234,9 @@ class ReplicationDriver:
         for uid in uids:
             for segment in self.logs.drop(uid):
                 self.node.forget(segment)
-        for segment in [each for each in self.knowledge.forgotten(uids)]:
+        for segment in self.knowledge.forgotten(uids):
             self.control.forget(segment)
+        self.listener.follow(self.node.leaders)
 
     def _segments_seen(self, seen: list[tuple[SegmentId, SegmentRecord | None]]) -> None:
         for segment, record in seen:
@@ -241,7 +247,6 @@ class ReplicationDriver:
             found = self.knowledge.core_record(segment, record)
             if found is not None:
                 self.control.record_seen(found)
-        self._after()
 
     # Time ---------------------------------------------------------------------------------------
 
@@ -286,16 +291,19 @@ class ReplicationDriver:
             outcome.set_exception(TimedOut(f"{shard.name} cannot be rolled now; try again"))
             return
         at = leader.staged
-        placement = self._serving.next_place(leader.record, leader.record.isr, self._own.node)
+        placement = self._next_place(leader.record, leader.record.isr, self._own.node)
         sealed = seal.sealed
         if placement is None or (sealed.end_offset, sealed.crc) != (at.end, at.crc):
             outcome.set_exception(TimedOut(f"{shard.name} cannot be rolled now; try again"))
             return
-        shard.facts = at, Facts(
-            sealed.length,
-            sealed.max_timestamp,
-            sealed.first_expiry_ms,
-            tuple((int(each[0]), int(each[1]), int(each[2])) for each in sealed.transactions),
+        shard.facts = (
+            at,
+            Facts(
+                sealed.length,
+                sealed.max_timestamp,
+                sealed.first_expiry_ms,
+                tuple((int(each[0]), int(each[1]), int(each[2])) for each in sealed.transactions),
+            ),
         )
         shard.planned = PlannedSeal(segment, seal, outcome)
         self.give(BeginSeal(segment=segment, placement=placement))
@@ -314,16 +322,23 @@ class ReplicationDriver:
             while self._events:
                 each = self._events.popleft()
                 try:
-                    self._perform(self.node.handle(each, self.now()))
+                    self._handle(each)
                 except Exception as defect:  # Supervisor: other shards go on.
-                    _log.error("replication_defect", event=each, error=repr(defect))
+                    _log.error("replication_defect", during=each, error=repr(defect))
         finally:
             self._is_handling = False
-        self._after()
 
-    def _after(self) -> None:
-        self.listener.follow(self.node.leaders)
-        self._serving.tell_quorum()
+    def _handle(self, event: NodeEvent) -> None:
+        self._perform(self.node.handle(event, self.now()))
+        match event:
+            case RecordSeen() | TransactionDone():
+                self.listener.follow(self.node.leaders)
+            case Durable(segment=segment):
+                self._serving.tell_quorum((segment,))
+            case Received(message=Fetch(segments=segments)):
+                self._serving.tell_quorum(each.segment for each in segments)
+            case _:
+                pass
 
     def _perform(self, actions: list[Action]) -> None:
         fetches: dict[Member, list[ServeFetch]] = {}
@@ -447,9 +462,9 @@ class ReplicationDriver:
                 for segment, mark in marks:
                     self.logs.follow_mark(segment, mark)
             case FenceRequest():
-                for each in message.segments:
-                    one = FenceRequest(controller=message.controller, segments=(each,))
-                    self.logs.fence(each, partial(self.give, Received(message=one)))
+                for fence in message.segments:
+                    one = FenceRequest(controller=message.controller, segments=(fence,))
+                    self.logs.fence(fence, partial(self.give, Received(message=one)))
             case wire.WithFacts() | SealRequest():
                 self.control.received(message)
             case CopyTail():
@@ -509,9 +524,10 @@ class ReplicationDriver:
         done = TransactionDone(owner=transact.owner, number=transact.number, outcome=outcome)
         if transact.owner is not None:
             self.give(done)
-        elif self.control.controller is not None:
-            if self.control.controller.term == transact.guard:
-                self.control.give(done)
+            return
+        controller = self.control.controller
+        if controller is not None and controller.term == transact.guard:
+            self.control.give(done)
 
     def _read(self, segment: SegmentId) -> None:
         """In the pool."""
@@ -540,10 +556,27 @@ class ReplicationDriver:
         self.control.record_seen(found)
 
     def _choose(self, record: ReplicatedSegment, holders: tuple[Member, ...]) -> None:
-        placement = self._serving.next_place(record, holders)
+        placement = self._next_place(record, holders)
         if placement is not None:
             chosen = NextChosen(segment=record.segment, placement=placement)
             self._network.loop.call_soon(self.control.give, chosen)
+
+    def _next_place(
+        self, record: ReplicatedSegment, holders: tuple[Member, ...], wanted: NodeId | None = None
+    ) -> Placement | None:
+        members, cache = self._cluster.members, self._cluster.cache
+        alive = {
+            NodeId(node): Incarnation(found.incarnation)
+            for node, found in dict(members.registered).items()
+        }
+        last = {}
+        for node in record.replicas:
+            entry = cache.get(incarnation_key(node))
+            if entry is None:
+                return None
+            last[node] = Incarnation(decode(entry, IncarnationRecord).incarnation)
+        counts = {node: self._cluster.leaders.count_of(node) for node in alive}
+        return place_next(record, holders, alive, last, counts, wanted)
 
 
 def _guarded(act: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from firnmq.cluster.replication.actions import PersistFence, Stage, Truncate
 from firnmq.cluster.replication.driving.knowledge import ReplicationKnowledge
 from firnmq.cluster.replication.driving.records import ReplicationRecords
 from firnmq.cluster.replication.driving.shards import (
+    Fetched,
     LogState,
     LogStep,
     Outcome,
@@ -46,7 +47,7 @@ from firnmq.cluster.replication.values import (
     SegmentId,
 )
 from firnmq.engines.catalog.segments import SegmentState
-from firnmq.engines.replicas import Checked, Reached, ReplicaId, Replicas
+from firnmq.engines.replicas import Reached, ReplicaId, Replicas
 from firnmq.engines.shardlog.rolling.steps import Seal
 from firnmq.errors import FirnError, NotLeader, TimedOut
 from firnmq.eventlog import EventLogger
@@ -175,6 +176,9 @@ class ShardLogs:
             chain.update(dict(shard.ahead))
             metas = [meta_of(seq, each, self._own.node) for seq, each in sorted(chain.items())]
             meta = self._replicas.tail_of(shard.spec, metas)
+            if meta is None:
+                self._network.soon(partial(self._is_complete, shard))
+                return
             record = chain[meta.seq]
             spec = self._knowledge.spec(shard.uid, record.leader_epoch)
             if spec is None:
@@ -192,6 +196,13 @@ class ShardLogs:
             self._opened(shard, reached)
 
         self._network.soon(opened)
+
+    def _is_complete(self, shard: ShardReplica) -> None:
+        """All that this node has of the shard is sealed and complete."""
+        if self.shards.get(shard.uid) is shard:
+            del self.shards[shard.uid]
+            shard.step(LogStep.CLOSE)
+            self._list(shard.current)
 
     def _leads(self, record: SegmentRecord) -> bool:
         """Whether this incarnation opened the segment as its leader."""
@@ -245,8 +256,8 @@ class ShardLogs:
         if shard is None or not shard.has_tail(segment):
             self._give(StorageFailed(segment=segment))
             return
-        checked, mark = action.payload  # type: ignore[misc]
-        assert isinstance(checked, Checked)
+        assert isinstance(action.payload, Fetched)
+        checked, mark = action.payload
         shard.leader_mark = max(shard.leader_mark, mark)
         outcome = self._outcome(shard, segment, self._staged)
         self._replicas.stage(replica_id(segment), checked, mark, outcome)
@@ -276,9 +287,7 @@ class ShardLogs:
             self._give(FencePersisted(segment=segment, fence=action.fence, at=at))
 
         outcome = Outcome(self._network.loop, persisted)
-        self._replicas.persist_fence(
-            spec, replica_id(segment), action.fence, start, outcome
-        )
+        self._replicas.persist_fence(spec, replica_id(segment), action.fence, start, outcome)
 
     def truncate(self, action: Truncate) -> None:
         segment = action.segment
@@ -349,7 +358,8 @@ class ShardLogs:
             return
         refusal = NotLeader(shard.name, self._own.node, None)
         if shard.is_open:
-            self._replicas.stop_leading(replica_id(segment), refusal)
+            told = Outcome(self._network.loop, lambda reached, error: None)
+            self._replicas.stop_leading(replica_id(segment), refusal, told)
         self._end_planned(shard, refusal)
 
     def thaw(self, shard: ShardReplica) -> None:

@@ -56,9 +56,7 @@ def place_first(count: int, factor: int, nodes: Sequence[NodeThere]) -> list[Pla
             holds[each.member.node] += 1
         leads[first.member.node] += 1
         members = tuple(each.member for each in chosen)
-        placements.append(
-            Placement(leader=first.member.node, members=members, in_sync=members)
-        )
+        placements.append(Placement(leader=first.member.node, members=members, in_sync=members))
     return placements
 
 

@@ -11,7 +11,7 @@ from firnmq.cluster.replication.actions import ServeFetch, ServeTail
 from firnmq.cluster.replication.driving import wire
 from firnmq.cluster.replication.driving.knowledge import ReplicationKnowledge
 from firnmq.cluster.replication.driving.logs import ShardLogs
-from firnmq.cluster.replication.driving.shards import replica_id
+from firnmq.cluster.replication.driving.shards import Fetched, replica_id
 from firnmq.cluster.replication.driving.wire import FetchedBytes, TailBytes
 from firnmq.cluster.replication.messages import (
     FetchAnswer,
@@ -153,9 +153,7 @@ class Serving:
         if spec is None:
             return None
         try:
-            found = self._replicas.read(
-                spec, replica_id(segment), start, end, SEGMENT_BYTES_MAX
-            )
+            found = self._replicas.read(spec, replica_id(segment), start, end, SEGMENT_BYTES_MAX)
             return [_in_memory(each) for each in found.buffers], found.size_bytes
         except (FirnError, OSError) as error:
             _log.info("replica_not_read", shard=spec.name, start=start, error=str(error))
@@ -208,15 +206,13 @@ class Serving:
                     start=each.start,
                     at=at,
                     leader_crc=each.leader_end.crc if is_whole else None,
-                    payload=(checked, each.high_watermark),
+                    payload=Fetched(checked, each.high_watermark),
                 )
             )
         return FetchAnswer(incarnation=fetched.incarnation, segments=tuple(found))
 
     def checked_tail(self, tail: TailBytes) -> Tail | None:
-        checked = self._check(
-            tail.segment, tail.fence, tail.incarnation, tail.start, tail.payload
-        )
+        checked = self._check(tail.segment, tail.fence, tail.incarnation, tail.start, tail.payload)
         if checked is None:
             return None
         return Tail(
@@ -225,7 +221,7 @@ class Serving:
             incarnation=tail.incarnation,
             start=tail.start,
             at=Point(Offset(checked.end.offset), Crc(checked.end.crc)),
-            payload=(checked, 0),
+            payload=Fetched(checked, 0),
         )
 
     def _check(

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from firnmq.cluster.replication.driving.wire import NO_FACTS, Facts
 from firnmq.cluster.replication.values import Crc, Point, SegmentId
 from firnmq.disk import Notice
 from firnmq.engines import ShardSpec
-from firnmq.engines.replicas import Reached, ReplicaId
+from firnmq.engines.replicas import Checked, Reached, ReplicaId
 from firnmq.engines.shardlog.rolling.steps import Seal
 from firnmq.ids import Offset, SegmentSeq, ShardUid
 from firnmq.meta.records import SegmentRecord
@@ -53,6 +54,13 @@ LOG_TRANSITIONS = Transitions(
         **{(state, _Step.CLOSE): _State.CLOSED for state in _State},
     },
 )
+
+
+class Fetched(NamedTuple):
+    """What the core passes on from a message to the disk."""
+
+    checked: Checked
+    high_watermark: int
 
 
 @dataclass(slots=True)
