@@ -330,6 +330,18 @@ class NotLeader(ShardError):
         self.leader = leader
 
 
+class TooFewNodes(FirnError):
+    """A topic cannot have so many replicas; nothing was made."""
+
+    def __init__(self, factor: int, node_count: int) -> None:
+        super().__init__(
+            f"replication.factor {factor} needs as many nodes, and there are {node_count}; start "
+            "more nodes or make the topic with fewer replicas"
+        )
+        self.factor = factor
+        self.node_count = node_count
+
+
 class NotEnoughReplicas(ShardError):
     """Too few replicas are in sync for an append with acks=all; nothing was changed. Try again."""
 

@@ -223,11 +223,38 @@ class TopicConfig:
                 "cannot hold for a memory topic, which drops its oldest records when memory is "
                 "full; use memory.overflow=spill",
             )
+        self._check_replicas()
         lag = self.max_compaction_lag_ms
         if lag is not None and lag < self.min_compaction_lag_ms:
             raise InvalidArgument(
                 "max.compaction.lag.ms", "must not be below min.compaction.lag.ms"
             )
+
+    def _check_replicas(self) -> None:
+        if not self.is_replicated:
+            return
+        reason = self.not_replicable
+        if reason is not None:
+            text = f"must be 1 for a topic with {reason}: only one node can have it"
+            raise InvalidArgument("replication.factor", text)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether each record is on several nodes."""
+        return self.replication_factor is not None and self.replication_factor > 1
+
+    @property
+    def not_replicable(self) -> str | None:
+        """The option that keeps the topic's records on one node; None if there is none."""
+        if self.storage_type != StorageType.SEGMENT.value:
+            return f"storage.type={self.storage_type}"
+        if self.shares_files:
+            return f"segment.layout={self.segment_layout.value}"
+        if self.compacts:
+            return f"cleanup.policy={self.cleanup_policy.value}"
+        if self.is_tiered:
+            return "tiering=on"
+        return None
 
     def check_new(self) -> None:
         """InvalidArgument if a topic cannot be given these options now.

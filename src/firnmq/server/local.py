@@ -23,6 +23,7 @@ from firnmq.adapter import (
 )
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.adapter.forwarding import ShardFollower
+from firnmq.adapter.manager import check_alone
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
@@ -371,6 +372,8 @@ class LocalStore:
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
         member.mark.start(lambda: self.pool.turn_count)
+        member.replicate(self.replicas, self.catalog, self.clock)
+        opened.callback(member.replication.close)
         member.serve(self.catalog, drivers, follower)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
@@ -422,6 +425,9 @@ class LocalStore:
             on_options=self._judge_tiering,
             shard_count_max=self.config.shard_count_max,
             cluster_claim=None if self.member is None else self.member.cluster.claim_topic,
+            with_replicas=(
+                check_alone if self.member is None else self.member.cluster.with_replicas
+            ),
         )
         opened.callback(self.manager.close)
 

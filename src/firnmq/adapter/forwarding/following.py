@@ -131,6 +131,9 @@ class ShardFollower:
             self._engine(known).discard(known)
         if record is None:
             return
+        if record.replica_count > 1:
+            self._note_replicated(record)
+            return
         led = self._led.get(name)
         if led is not None and (record.leader != self._node or record.epoch != led.epoch):
             del self._led[name]
@@ -138,6 +141,13 @@ class ShardFollower:
             self._hold(name)
         if record.leader == self._node and name not in self._led:
             self._take_over(record)
+
+    def _note_replicated(self, record: ShardRecord) -> None:
+        """The driver of replication opens the shard's log; this follower removes what is left of it
+        once it is deleted."""
+        spec = self._spec(record)
+        if spec is not None and record.name not in self._held:
+            self._held[record.name] = spec
 
     def _drop_unknown(self, first: list[Event]) -> None:
         """Drops shards that were deleted, and gives up those that another node was given, after the

@@ -190,6 +190,20 @@ class ReplicationDriver:
         self.control.candidate.start()
         self._network.soon(self._tick)
 
+    def wait_led(self, timeout_s: float) -> bool:
+        """Any thread: returns once this node leads every segment that the cache says it opened;
+        False if it does not in time."""
+        return self.listener.wait_led(self._to_lead, timeout_s)
+
+    def _to_lead(self) -> list[ReplicaId]:
+        return [
+            replica_id(record.segment)
+            for record in self.knowledge.unsealed()
+            if record.state is RecordState.ACTIVE
+            and record.leader == self._own.node
+            and self._own in record.opened
+        ]
+
     def session_renewed(self, asked_ms: int) -> None:
         """Any thread: the store has prolonged the node's session, as asked at this time."""
         event = SessionRenewed(asked_ms=MonotonicMs(asked_ms))
@@ -242,6 +256,7 @@ class ReplicationDriver:
         for segment, record in seen:
             if record is None:
                 self.control.forget(segment)
+                self.logs.gone(segment)
                 continue
             self.logs.seen(segment, record)
             found = self.knowledge.core_record(segment, record)
@@ -549,6 +564,7 @@ class ReplicationDriver:
         found = None if record is None else self.knowledge.core_record(segment, record)
         if record is None or found is None:
             self.control.forget(segment)
+            self.logs.gone(segment)
             return
         self.logs.ahead(segment, record)
         if self.logs.is_tail(segment) or segment in self.node.leaders:

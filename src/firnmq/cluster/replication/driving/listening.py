@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -47,6 +48,8 @@ class Listener:
         self._on_failed = on_failed
         self._on_seal = on_seal
         self._name_of = name_of
+        self._led = threading.Condition()
+        """Notified when the segments that are led change."""
         self._leaders: dict[ReplicaId, Leader] = {}
         """Replaced whole by the network's thread."""
         self._sealing: set[Future[Seal]] = set()
@@ -58,7 +61,18 @@ class Listener:
             self._leaders.get(replica_id(segment)) is not leader
             for segment, leader in leaders.items()
         ):
-            self._leaders = {replica_id(each): leader for each, leader in leaders.items()}
+            found = {replica_id(each): leader for each, leader in leaders.items()}
+            with self._led:
+                self._leaders = found
+                self._led.notify_all()
+
+    def wait_led(self, wanted: Callable[[], list[ReplicaId]], timeout_s: float) -> bool:
+        """Returns once all of these are led here; False if they are not in time."""
+        with self._led:
+            return self._led.wait_for(
+                lambda: self._is_closed or all(each in self._leaders for each in wanted()),
+                timeout_s,
+            )
 
     def staged(self, ends: Ends) -> None:
         self._soon(partial(self._on_staged, ends))

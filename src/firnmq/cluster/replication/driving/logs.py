@@ -12,7 +12,7 @@ from functools import partial
 from firnmq.cluster.nodes.cluster import Cluster
 from firnmq.cluster.replication.actions import PersistFence, Stage, Truncate
 from firnmq.cluster.replication.driving.knowledge import ReplicationKnowledge
-from firnmq.cluster.replication.driving.records import ReplicationRecords
+from firnmq.cluster.replication.driving.records import ReplicationRecords, emptied_record
 from firnmq.cluster.replication.driving.shards import (
     Fetched,
     LogState,
@@ -132,6 +132,19 @@ class ShardLogs:
             self._tell_record(segment)
         elif shard.state is LogState.MOVING and segment.seq > shard.current.seq:
             self._move_on(shard)
+
+    def gone(self, segment: SegmentId) -> None:
+        """The record was deleted. If the next segment begins where it did, it was sealed empty."""
+        shard = self.shards.get(segment.shard)
+        replica = self._node.replicas.get(segment)
+        if shard is None or replica is None or not shard.has_tail(segment):
+            return
+        following, known = self._following(segment), replica.record
+        if known is None or following is None or following[1].start != known.start:
+            return
+        sealed = known.sealed(Point(known.start, EMPTY_CRC), known.isr)
+        shard.ahead[segment.seq] = emptied_record(sealed)
+        self._give(RecordSeen(record=sealed))
 
     def _is_wanted(self, record: SegmentRecord) -> bool:
         """Whether this node has a replica that is not complete yet."""

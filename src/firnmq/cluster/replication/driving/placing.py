@@ -1,9 +1,8 @@
-"""Where segments with several replicas live, as a function of what there is."""
+"""Where the next segment of a shard with several replicas lives, as a function of what there is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from firnmq.cluster.replication.values import (
     Incarnation,
@@ -12,52 +11,6 @@ from firnmq.cluster.replication.values import (
     Placement,
     ReplicatedSegment,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeThere:
-    """A registered node."""
-
-    member: Member
-    rack: str
-    """Nodes of one rack fail together."""
-    leader_count: int
-    """Shards that it leads."""
-
-
-def place_first(count: int, factor: int, nodes: Sequence[NodeThere]) -> list[Placement]:
-    """Where `count` new shards begin, each with `factor` replicas on as many nodes.
-
-    The leader is the node that then leads the fewest; the others are those that then have the
-    fewest replicas, in other racks as far as there are any. The outcome is the same wherever it is
-    computed. There are at least `factor` nodes.
-    """
-    assert 1 <= factor <= len(nodes)
-    leads = {node.member.node: node.leader_count for node in nodes}
-    holds = dict.fromkeys(leads, 0)
-    placements = []
-    for _ in range(count):
-        first = min(nodes, key=lambda each: (leads[each.member.node], each.member.node))
-        chosen = [first]
-        while len(chosen) < factor:
-            racks = [each.rack for each in chosen]
-            left = [each for each in nodes if each not in chosen]
-            chosen.append(
-                min(
-                    left,
-                    key=lambda each: (
-                        racks.count(each.rack),
-                        holds[each.member.node] + leads[each.member.node],
-                        each.member.node,
-                    ),
-                )
-            )
-        for each in chosen:
-            holds[each.member.node] += 1
-        leads[first.member.node] += 1
-        members = tuple(each.member for each in chosen)
-        placements.append(Placement(leader=first.member.node, members=members, in_sync=members))
-    return placements
 
 
 def place_next(

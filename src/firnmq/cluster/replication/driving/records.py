@@ -100,6 +100,17 @@ def opened_record(segment: ReplicatedSegment, created_ms: int, medium: Medium) -
     )
 
 
+def emptied_record(segment: ReplicatedSegment) -> SegmentRecord:
+    """The record that a segment would have that was sealed without any record of its own. It is
+    deleted instead, because the next segment begins at the same offset."""
+    return msgspec.structs.replace(
+        opened_record(segment, 0, Medium.NATIVE),
+        state=SegmentState.SEALED,
+        epoch=segment.epoch,
+        end=segment.start,
+    )
+
+
 class ChangeOutcome(NamedTuple):
     outcome: Outcome
     records: tuple[tuple[SegmentId, SegmentRecord], ...] = ()
@@ -131,13 +142,20 @@ class ReplicationRecords:
         facts: Mapping[tuple[SegmentId, Point], Facts],
     ) -> ChangeOutcome:
         """Makes all changes or none. `facts` has how each segment is sealed."""
-        compares, puts = [guard], dict[str, Record]()
+        compares, puts, deletes = [guard], dict[str, Record](), list[str]()
         made: list[tuple[SegmentId, SegmentRecord]] = []
         try:
             for change in changes:
                 if not self._add(change, facts, compares, puts, made):
                     return ChangeOutcome(Outcome.REFUSED)
-            self._store.txn(compares, {key: encode(record) for key, record in puts.items()})
+                after = change.after
+                if after.state is RecordState.SEALED and after.end == after.start:
+                    name = self._name_of(after.segment.shard) or ""
+                    deletes.append(segment_key(name, after.segment.seq))
+            for key in deletes:
+                del puts[key]
+            written = {key: encode(record) for key, record in puts.items()}
+            self._store.txn(compares, written, deletes)
         except TxnConflict as conflict:
             is_deposed = conflict.compare == guard
             return ChangeOutcome(Outcome.DEPOSED if is_deposed else Outcome.REFUSED)
