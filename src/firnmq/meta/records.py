@@ -81,8 +81,6 @@ class ShardRecord(Record, frozen=True, kw_only=True):
     """The node of the active segment; 0 where the store is of one node."""
     start: int = 0
     """First readable offset."""
-    replica_count: int = 1
-    """Of the active segment. More than one: the driver of replication opens the shard's log."""
     topic_id: str | None = None
     """The topic whose options count."""
     options: dict[str, str | None] | None = None

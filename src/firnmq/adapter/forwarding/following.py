@@ -25,7 +25,9 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
+from firnmq.meta.shards import leads_alone
 
+_UNSEALED = (SegmentState.ACTIVE, SegmentState.FENCING)
 _log = EventLogger("cluster")
 
 _Work = list[Event] | frozenset[str] | threading.Event | None
@@ -131,23 +133,14 @@ class ShardFollower:
             self._engine(known).discard(known)
         if record is None:
             return
-        if record.replica_count > 1:
-            self._note_replicated(record)
-            return
         led = self._led.get(name)
-        if led is not None and (record.leader != self._node or record.epoch != led.epoch):
+        is_led = leads_alone(self._cache, record, self._node)
+        if led is not None and not (is_led and record.epoch == led.epoch):
             del self._led[name]
             self._release(led, record)
             self._hold(name)
-        if record.leader == self._node and name not in self._led:
+        if is_led and name not in self._led:
             self._take_over(record)
-
-    def _note_replicated(self, record: ShardRecord) -> None:
-        """The driver of replication opens the shard's log; this follower removes what is left of it
-        once it is deleted."""
-        spec = self._spec(record)
-        if spec is not None and record.name not in self._held:
-            self._held[record.name] = spec
 
     def _drop_unknown(self, first: list[Event]) -> None:
         """Drops shards that were deleted, and gives up those that another node was given, after the
@@ -159,7 +152,7 @@ class ShardFollower:
                 record = known.get(spec.name)
                 if record is None or record.uid != spec.uid:
                     engine.discard(spec)
-                elif record.leader != self._node or record.epoch != spec.epoch:
+                elif record.epoch != spec.epoch or not leads_alone(self._cache, record, self._node):
                     self._release(spec, record)
 
     def _take_over(self, record: ShardRecord) -> None:
@@ -183,7 +176,13 @@ class ShardFollower:
         record = decode(entry, ShardRecord)
         spec = self._spec(record)
         metas = self._segments(name)
-        if spec is None or record.leader == self._node or not (metas or name in self._held):
+        if spec is None:
+            return
+        if record.leader == self._node or any(each.state in _UNSEALED for each in metas):
+            # The driver of replication has its log. It is removed once the shard is deleted.
+            self._held.setdefault(name, spec)
+            return
+        if not (metas or name in self._held):
             return
         self._held[name] = spec
         self._engine(spec).hold(spec, metas)

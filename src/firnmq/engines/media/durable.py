@@ -25,7 +25,7 @@ from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.rolling.steps import Move, unchanging
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
-from firnmq.engines.tiering.api import ColdMedium, cold_bytes, cold_index
+from firnmq.engines.tiering.api import ColdMedium, RemoteMedium, cold_bytes, cold_index
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.health import Health
@@ -86,7 +86,7 @@ class DurableBackend:
         parking: ParkingBudget | None = None,
         shared: SharedFile | None = None,
         snapshots: SnapshotFiles | None = None,
-        peers: ColdMedium | None = None,
+        peers: RemoteMedium | None = None,
     ) -> None:
         """`shared` writes the frames of topics with segment.layout=shared-file. `peers` reads
         segments that other nodes hold."""
@@ -112,12 +112,15 @@ class DurableBackend:
             return cold_bytes(self._medium_of(meta), spec, meta)
         return self._layouts[spec.config.storage_type].open_bytes(spec, meta)
 
+    def open_segment(self, spec: ShardSpec, meta: SegmentMeta) -> Segment:
+        return Segment(meta, self.open_bytes(spec, meta), self.open_index(spec, meta))
+
     def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
         if not meta.is_local:
             return cold_index(self._medium_of(meta), spec, meta)
         return RocksSegmentIndex(self._kv, spec.uid, meta.place)
 
-    def _medium_of(self, meta: SegmentMeta) -> ColdMedium | None:
+    def _medium_of(self, meta: SegmentMeta) -> RemoteMedium | None:
         """What reads a segment that is not here."""
         return self._peers if meta.holders else self.cold
 
@@ -221,14 +224,19 @@ class DurableBackend:
             batch.put(Family.INDEX, fence_key(*replica), U64.pack(fence))
         self._kv.sync()
 
+    def forget_fence(self, replica: ReplicaId) -> None:
+        with self._kv.batch() as batch:
+            batch.delete(Family.INDEX, fence_key(*replica))
+
     def sync_index(self) -> None:
         self._kv.sync()
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         if not segment.meta.is_local:
-            medium = self._medium_of(segment.meta)
-            if medium is not None:
-                medium.forget(segment.meta)
+            if segment.meta.holders:
+                segment.bytes.drop()
+            elif self.cold is not None:
+                self.cold.forget(segment.meta)
             return
         segment.bytes.drop()
         RocksSegmentIndex(self._kv, spec.uid, segment.meta.place).clear()

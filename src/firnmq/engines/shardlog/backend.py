@@ -154,6 +154,9 @@ class Backend(Protocol):
     def keep_fence(self, replica: ReplicaId, fence: int) -> None:
         """Durable when this returns."""
 
+    def forget_fence(self, replica: ReplicaId) -> None:
+        """Of a segment that is sealed; unsynced, as an old fence does no harm."""
+
     def sync_index(self) -> None:
         """Makes all index entries durable that were committed before."""
 

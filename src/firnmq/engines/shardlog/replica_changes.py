@@ -109,6 +109,8 @@ def install(
     if replica.leads:
         raise ReplicaFailed(log.spec.name, "leads, and is not to be told of the next segment")
     finish_sealed(log, sealed, spec)
+    if replica.fence:
+        log.backend.forget_fence(replica.id)
     log.spec = spec
     steps.install(log, steps.Seal(sealed, active))
     if start_offset > log.view.start_offset:

@@ -209,7 +209,7 @@ class ReplicaTurns:
         if log in self._held:
             replica.has_held = True
             if log.pending_entry_count <= ENTRIES_WAITING_MAX:
-                log.parked.resume()  # The high watermark has moved meanwhile.
+                log.parked.resume()  # The high watermark has moved since.
         return taken
 
     def _end_turn(self, settlement: Settlement, log: ShardLog, requests: list[Append]) -> None:

@@ -108,6 +108,9 @@ class MemoryBackend:
     def keep_fence(self, replica: ReplicaId, fence: int) -> None:
         raise AssertionError("a memory log has no replicas")
 
+    def forget_fence(self, replica: ReplicaId) -> None:
+        raise AssertionError("a memory log has no replicas")
+
     def sync_index(self) -> None:
         """There is nothing that outlives the process."""
 

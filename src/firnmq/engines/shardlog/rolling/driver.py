@@ -175,6 +175,8 @@ def _end(
             raise TimedOut(f"{log.spec.name} was not rolled: its replicas are behind")
         case [CloseLog(error=error)]:
             raise log.fail(error) from error
+        case _ if move is not None and seal is not None and seal.is_decided:
+            pass  # This node has read in the metadata that another one leads, and closed the log.
         case _:  # The log was closed in the meantime.
             raise log.refusal or Closed("the log is closed")
 

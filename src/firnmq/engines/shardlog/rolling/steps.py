@@ -42,6 +42,8 @@ class Seal(NamedTuple):
     sealed: SegmentMeta
     active: SegmentMeta
     successor: Successor | None = None
+    is_decided: bool = False
+    """Whether the metadata has it."""
 
 
 def is_old(log: ShardLog) -> bool:
@@ -141,7 +143,7 @@ def decide(log: ShardLog, seal: Seal) -> Seal:
     if log.replica is not None:
         return log.replica.listener.seal(log.replica.id, seal)
     active = log.backend.state.roll(log.spec.uid, seal.sealed, seal.active, seal.successor)
-    return seal._replace(active=active)
+    return seal._replace(active=active, is_decided=True)
 
 
 def install(log: ShardLog, seal: Seal) -> None:
@@ -149,7 +151,8 @@ def install(log: ShardLog, seal: Seal) -> None:
     tail = log.tail
     old = Segment(seal.sealed, tail.segment.bytes, tail.segment.index)
     new = open_segment(log.backend, log.spec, seal.active)
-    log.segments = (*log.segments[:-1], old, new)
+    has_old = log.replica is None or seal.sealed.length > 0  # The metadata keep no empty replica.
+    log.segments = (*log.segments[:-1], *((old,) if has_old else ()), new)
     log.restart(Tail(new, next_offset=seal.active.base_offset))
     if log.replica is not None:
         log.spec = dataclasses.replace(log.spec, epoch=seal.active.leader_epoch)
