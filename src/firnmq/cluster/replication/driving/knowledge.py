@@ -171,6 +171,8 @@ class ReplicationKnowledge:
                 min_in_sync=options.min_insync_replicas,
                 durability=durability,
                 session_ttl_ms=self._session_ttl_ms,
+                # A follower that was killed holds appends up no longer than a leader.
+                replica_lag_max_ms=self._session_ttl_ms,
             )
         return found
 
