@@ -154,6 +154,7 @@ class ClusterDriver:
         await self._wait_followed({led.leader for led in leaders if led is not None})
 
     def _add(self, shards: Sequence[str], config: TopicConfig, topic_id: str) -> None:
+        self._cluster.catch_up()  # What was removed just now is not there any more.
         missing = [shard for shard in shards if self._cluster.leaders.get(shard) is None]
         if missing:
             replicas = self._cluster.place(missing, config.replication_factor or 1)

@@ -13,6 +13,7 @@ from firnmq.cluster.nodes.leaders import Leaders
 from firnmq.cluster.nodes.members import Members
 from firnmq.cluster.nodes.placement import Candidate, place
 from firnmq.cluster.nodes.registration import Registration
+from firnmq.cluster.nodes.replica_sets import ReplicaSets
 from firnmq.cluster.peers import Certificates, PeerNetwork
 from firnmq.config import TopicConfig
 from firnmq.disk import Ticket, run_blocking
@@ -52,6 +53,7 @@ class Cluster:
         self.node = identity.node
         self.members = Members(cache, identity.node)
         self.leaders = Leaders(cache)
+        self.replica_sets = ReplicaSets(cache)
         self.network = PeerNetwork(identity.node, secret, self.members.address_of, certificates)
         self.coordinators = Coordinators(store, cache, self.answering)
         self.members.on_gone = self.network.forget

@@ -7,7 +7,7 @@ What waits for a disk or the metadata is done in a pool, and writes go to the la
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import assert_never
@@ -19,7 +19,6 @@ from firnmq.cluster.peers import PeerMessage
 from firnmq.cluster.replication.actions import (
     Action,
     AdvanceHighWatermark,
-    Change,
     ChooseNext,
     Complete,
     Fail,
@@ -44,7 +43,7 @@ from firnmq.cluster.replication.driving.control import Control
 from firnmq.cluster.replication.driving.knowledge import ReplicationKnowledge
 from firnmq.cluster.replication.driving.listening import Ends, Listener
 from firnmq.cluster.replication.driving.logs import ShardLogs
-from firnmq.cluster.replication.driving.placing import place_next
+from firnmq.cluster.replication.driving.metadata import Metadata
 from firnmq.cluster.replication.driving.records import ReplicationRecords
 from firnmq.cluster.replication.driving.serving import Serving
 from firnmq.cluster.replication.driving.shards import (
@@ -57,8 +56,6 @@ from firnmq.cluster.replication.events import (
     AcceptLoss,
     BeginSeal,
     Durable,
-    NextChosen,
-    Outcome,
     Received,
     RecordSeen,
     SessionRenewed,
@@ -83,16 +80,14 @@ from firnmq.cluster.replication.values import (
     Member,
     MonotonicMs,
     NodeId,
-    Placement,
     Point,
     RecordState,
-    ReplicatedSegment,
     SegmentId,
 )
 from firnmq.config import TopicConfig
 from firnmq.engines.replicas import ReplicaId, Replicas
 from firnmq.engines.shardlog.rolling.steps import Seal
-from firnmq.errors import FirnError, NotLeader, TimedOut
+from firnmq.errors import NotLeader, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.ids import Offset
 from firnmq.meta import Event
@@ -103,9 +98,7 @@ from firnmq.meta.records import (
     NodeRecord,
     SegmentRecord,
     decode,
-    incarnation_key,
 )
-from firnmq.meta.records import Incarnation as IncarnationRecord
 
 TICK_S = 0.25
 POOL_THREADS = 8
@@ -135,7 +128,7 @@ class ReplicationDriver:
         self._replicas = replicas
         self._own = Member(NodeId(identity.node), Incarnation(identity.incarnation))
         self.knowledge = ReplicationKnowledge(cluster.cache, config_of, int(session_ttl_s * 1000))
-        self._records = ReplicationRecords(cluster.store, clock, self.knowledge.name_of)
+        records = ReplicationRecords(cluster.store, clock, self.knowledge.name_of)
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="firn-replication")
         self.node = Node(
             self._own,
@@ -147,7 +140,7 @@ class ReplicationDriver:
             cluster,
             replicas,
             self.knowledge,
-            self._records,
+            records,
             self.give,
             self._in_pool,
             self.node,
@@ -169,6 +162,16 @@ class ReplicationDriver:
             self._perform,
             self._in_pool,
             ttl_s=session_ttl_s,
+        )
+        self._metadata = Metadata(
+            cluster,
+            records,
+            self.knowledge,
+            self.logs,
+            self.node,
+            self.control,
+            self.give,
+            self._in_pool,
         )
         self._serving = Serving(
             self._network, replicas, self.knowledge, self._in_pool, self.node, self.logs
@@ -306,7 +309,7 @@ class ReplicationDriver:
             outcome.set_exception(TimedOut(f"{shard.name} cannot be rolled now; try again"))
             return
         at = leader.staged
-        placement = self._next_place(leader.record, leader.record.isr, self._own.node)
+        placement = self._metadata.next_place(leader.record, leader.record.isr, self._own.node)
         sealed = seal.sealed
         if placement is None or (sealed.end_offset, sealed.crc) != (at.end, at.crc):
             outcome.set_exception(TimedOut(f"{shard.name} cannot be rolled now; try again"))
@@ -376,11 +379,11 @@ class ReplicationDriver:
                 case Truncate():
                     self.logs.truncate(action)
                 case Transact():
-                    self._transact(action)
-                case ReadRecord(segment=segment):
-                    self._in_pool(partial(self._read, segment))
+                    self._metadata.transact(action)
+                case ReadRecord():
+                    self._metadata.read(action)
                 case ChooseNext(record=record, holders=holders):
-                    self._choose(record, holders)
+                    self._metadata.choose(record, holders)
                 case AdvanceHighWatermark(segment=segment, offset=offset):
                     self._replicas.advance(replica_id(segment), offset)
                 case Unfreeze(segment=segment):
@@ -493,106 +496,6 @@ class ReplicationDriver:
                     self.give(Received(message=tail))
             case _:
                 _log.warning("replication_message_refused", node=node, message=type(message))
-
-    # The meta store -----------------------------------------------------------------------------
-
-    def _transact(self, transact: Transact) -> None:
-        facts: dict[tuple[SegmentId, Point], Facts] = {}
-        for change in transact.changes:
-            after = change.after
-            if after.state is RecordState.SEALED:
-                found = self._facts_for(transact, change)
-                if found is not None:
-                    facts[after.segment, after.sealed_at] = found
-        if isinstance(transact.guard, Member):
-            guard = self._cluster.identity.guard
-        else:
-            term_guard = self.control.guard(transact.guard)
-            if term_guard is None:
-                done = partial(self._transacted, transact, Outcome.DEPOSED)
-                self._network.loop.call_soon(done)
-                return
-            guard = term_guard
-
-        def ask() -> None:
-            made = self._records.change(transact.changes, guard, facts)
-            if made.error is not None:
-                _log.warning("replication_outcome_unknown", error=str(made.error))
-            self._network.soon(partial(self._transacted, transact, made.outcome, made.records))
-
-        self._in_pool(ask)
-
-    def _facts_for(self, transact: Transact, change: Change) -> Facts | None:
-        segment, at = change.after.segment, change.after.sealed_at
-        if transact.owner is not None:
-            return self.logs.facts_at(segment, at)
-        return self.control.facts.get(segment, {}).get(at)
-
-    def _transacted(
-        self,
-        transact: Transact,
-        outcome: Outcome,
-        records: Iterable[tuple[SegmentId, SegmentRecord]] = (),
-    ) -> None:
-        for segment, record in records:
-            self.logs.ahead(segment, record)
-        done = TransactionDone(owner=transact.owner, number=transact.number, outcome=outcome)
-        if transact.owner is not None:
-            self.give(done)
-            return
-        controller = self.control.controller
-        if controller is not None and controller.term == transact.guard:
-            self.control.give(done)
-
-    def _read(self, segment: SegmentId) -> None:
-        """In the pool."""
-        try:
-            record = self._records.read(segment.shard, segment.seq)
-            following = None
-            if record is not None and record.end >= 0:
-                following = self._records.read(segment.shard, segment.seq + 1)
-        except FirnError as error:
-            _log.warning("replication_record_unread", segment=segment, error=str(error))
-            return  # The core asks again.
-        self._network.soon(partial(self._was_read, segment, record, following))
-
-    def _was_read(
-        self, segment: SegmentId, record: SegmentRecord | None, following: SegmentRecord | None
-    ) -> None:
-        if following is not None:
-            self.logs.ahead(self.knowledge.next_of(segment), following)
-        found = None if record is None else self.knowledge.core_record(segment, record)
-        if record is None or found is None:
-            self.control.forget(segment)
-            self.logs.gone(segment)
-            return
-        self.logs.ahead(segment, record)
-        if self.logs.is_tail(segment) or segment in self.node.leaders:
-            self.give(RecordSeen(record=found))
-        self.control.record_seen(found)
-
-    def _choose(self, record: ReplicatedSegment, holders: tuple[Member, ...]) -> None:
-        placement = self._next_place(record, holders)
-        if placement is not None:
-            chosen = NextChosen(segment=record.segment, placement=placement)
-            self._network.loop.call_soon(self.control.give, chosen)
-
-    def _next_place(
-        self, record: ReplicatedSegment, holders: tuple[Member, ...], wanted: NodeId | None = None
-    ) -> Placement | None:
-        members, cache = self._cluster.members, self._cluster.cache
-        alive = {
-            NodeId(node): Incarnation(found.incarnation)
-            for node, found in dict(members.registered).items()
-        }
-        last = {}
-        for node in record.replicas:
-            entry = cache.get(incarnation_key(node))
-            if entry is None:
-                return None
-            last[node] = Incarnation(decode(entry, IncarnationRecord).incarnation)
-        counts = {node: self._cluster.leaders.count_of(node) for node in alive}
-        return place_next(record, holders, alive, last, counts, wanted)
 
 
 def _guarded(act: Callable[[], None]) -> None:
