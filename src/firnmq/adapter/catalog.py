@@ -72,6 +72,8 @@ class TopicCatalog:
         """Changed by the cache's thread alone, once it is filled."""
         self._names: dict[str, str] = {}
         """Topic id to name, changed together with the topics."""
+        self.change_count = 0
+        """Grows with every change of a topic that the cache has told of."""
         cache.listen(TOPICS, self._follow)
 
     def get(self, name: str) -> Topic:
@@ -254,6 +256,7 @@ class TopicCatalog:
                     self._names.pop(before.topic_id, None)
                 self._topics[topic.name] = topic
                 self._names[topic.topic_id] = topic.name
+        self.change_count += 1
 
 
 def _life(topic: Topic) -> tuple[str, TopicState]:

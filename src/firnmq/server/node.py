@@ -20,6 +20,7 @@ from firnmq.brokers.kafka.offsets import GroupOffsets, KvGroupStore
 from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.kafka.topic_names import TopicNames
 from firnmq.brokers.kafka.transaction_gate import TransactionGate
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoordinator
 from firnmq.brokers.security import Authenticator, UserStore
@@ -92,7 +93,10 @@ class Node:
         member = local.member
         local.offset_rows.limits = config.kafka.groups.offset_limits
         coordinator = GroupCoordinator(
-            KvGroupStore(local.offset_rows), config=config.kafka.groups, wall_clock=local.clock
+            KvGroupStore(local.offset_rows),
+            TopicNames(local.catalog),
+            config=config.kafka.groups,
+            wall_clock=local.clock,
         )
         await self._stack.enter_async_context(coordinator)
         storage, offsets = KafkaStorage(local.manager), GroupOffsets(local.offsets)
