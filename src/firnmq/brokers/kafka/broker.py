@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from time import monotonic, perf_counter
@@ -138,9 +137,9 @@ class KafkaBroker:
         self._long_requests = LongRequests(self.limits, config.frame_bytes_max)
         self.turns = turns = Turns()
         self._gate = SaslGate(config, self.statistics, self._frames, self._admitted)
-        self.address = Address(config.advertised_host or config.host, config.port)
+        self.address = address = Address(config.advertised_host or config.host, config.port)
         self._guard = None if authorizer is None else self._new_guard(authorizer, storage)
-        nodes: KafkaNodes = OneNode(config.node_id, config.cluster_id, self.address)
+        nodes: KafkaNodes = OneNode(config.node_id, config.cluster_id, address)
         self._forwarding, spread = None, None
         if others is not None:
             nodes, self._forwarding, spread = others
@@ -163,17 +162,15 @@ class KafkaBroker:
                 storage, group_offsets, coordinator, clock, transaction_coordinator, turns, spread
             ),
             topic=TopicHandler(storage, config, turns),
-            configs=ConfigHandler(storage, config, self.address, turns, shown),
+            configs=ConfigHandler(storage, config, address, turns, shown),
             acl=AclHandler(None if authorizer is None else authorizer.rules, turns),
             producer=ProducerHandler(producer_ids, transaction_coordinator),
             transaction=TransactionHandler(
                 storage, transaction_coordinator, coordinator, group_offsets, clock, turns, spread
             ),
         )
-        self._handlers |= consumer_routes(
-            ConsumerGroupHandler(storage, coordinator, turns, lambda: str(uuid.uuid4())),
-            self._sees,
-        )
+        consumers = ConsumerGroupHandler(storage, coordinator, turns)
+        self._handlers |= consumer_routes(consumers, self._sees)
         self._handlers |= tool_routes(
             ToolHandler(storage, config, turns, (shown or {}).get(LOG_DIRS, "")),
             TransactionLookup(transaction_coordinator, clock, turns),

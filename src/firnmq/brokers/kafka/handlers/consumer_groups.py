@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.groups.consumer.messages import (
@@ -43,7 +43,7 @@ class ConsumerGroupHandler:
         storage: KafkaStorage,
         coordinator: GroupCoordinator,
         turns: Turns,
-        new_id: Callable[[], str],
+        new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
         self._storage = storage
         self._coordinator = coordinator

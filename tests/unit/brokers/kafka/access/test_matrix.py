@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from firnmq.brokers.kafka.access import table
@@ -702,7 +703,7 @@ def test_members_of_a_consumer_group_find_and_show_only_what_clients_may_see(
         await there.stage.create()
         await there.stage.storage.manager.create_topic("hidden", 1, TopicConfig())
         reading = Need(Operation.READ, ResourceType.GROUP)
-        seen = dataclasses.replace(rule("User:ann", table.DESCRIBE_TOPIC), name=TOPIC)
+        seen = msgspec.structs.replace(rule("User:ann", table.DESCRIBE_TOPIC), name=TOPIC)
         await there.add([rule("User:ann", reading), seen, rule("User:bob", reading)])
         joining = consumer_groups.ConsumerGroupHeartbeatRequest(
             group_id=GROUP,

@@ -194,7 +194,7 @@ class ConsumerCore:
         targets = {each for member in members.values() for each in member.target}
         if targets == _all_partitions(sizes):
             self.sizes = sizes
-        # Else topics have changed meanwhile, which the next heartbeat sees.
+        # Else topics have changed since, which the next heartbeat sees.
         if members:
             self.state = next_group_state(self.state, ConsumerStep.CHANGED)
             if self.epoch > self.target_epoch:

@@ -49,7 +49,7 @@ def handle_heartbeat(
 
 
 def _check(request: ConsumerHeartbeat) -> None:
-    """What is wrong with the request itself, whoever sent it."""
+    """What is wrong with the request itself, independent of its sender."""
     if not request.member_id or len(request.member_id) > MEMBER_ID_CHARS_MAX:
         raise _Refusal(
             ErrorCode.INVALID_REQUEST, f"MemberId must have 1 to {MEMBER_ID_CHARS_MAX} characters."
