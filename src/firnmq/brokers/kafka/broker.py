@@ -139,10 +139,8 @@ class KafkaBroker:
         self._gate = SaslGate(config, self.statistics, self._frames, self._admitted)
         self.address = address = Address(config.advertised_host or config.host, config.port)
         self._guard = None if authorizer is None else self._new_guard(authorizer, storage)
-        nodes: KafkaNodes = OneNode(config.node_id, config.cluster_id, address)
-        self._forwarding, spread = None, None
-        if others is not None:
-            nodes, self._forwarding, spread = others
+        alone: KafkaNodes = OneNode(config.node_id, config.cluster_id, address)
+        nodes, self._forwarding, spread = others or (alone, None, None)
         self._transactions = transaction_coordinator
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
