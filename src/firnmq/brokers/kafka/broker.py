@@ -19,7 +19,12 @@ from firnmq.brokers.kafka.connections.connection import KafkaConnection
 from firnmq.brokers.kafka.connections.long_requests import LongRequests
 from firnmq.brokers.kafka.connections.sasl import SaslSession
 from firnmq.brokers.kafka.connections.sasl_gate import SaslGate
-from firnmq.brokers.kafka.forwarding import ForwardedClient, OtherNodes, refuse_unreachable
+from firnmq.brokers.kafka.forwarding import (
+    CoordinatorForwarding,
+    ForwardedClient,
+    OtherNodes,
+    refuse_unreachable,
+)
 from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.groups.consumer.messages import sees_all
 from firnmq.brokers.kafka.handlers.acls import AclHandler
@@ -140,7 +145,8 @@ class KafkaBroker:
         self.address = address = Address(config.advertised_host or config.host, config.port)
         self._guard = None if authorizer is None else self._new_guard(authorizer, storage)
         alone: KafkaNodes = OneNode(config.node_id, config.cluster_id, address)
-        nodes, self._forwarding, spread = others or (alone, None, None)
+        nodes, forwarding, spread = others or (alone, None, None)
+        self._forwarding: CoordinatorForwarding | None = forwarding
         self._transactions = transaction_coordinator
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
