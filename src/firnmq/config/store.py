@@ -37,6 +37,9 @@ class StoreConfig:
     shared_file_bytes: int = 64 * 1024 * 1024
     """Bytes of one file of topics with segment.layout=shared-file. A smaller file is free of live
     records sooner."""
+    open_shards: int = 20_000
+    """Shards of topics with segment.layout=shared-file that are held in memory, at some six
+    kilobytes each. Others are on disk alone, and are opened when they are used."""
     memory_bytes: int = 1024 * 1024 * 1024
     """Bytes all memory topics together may hold."""
     housekeeping_ms: int = 5_000

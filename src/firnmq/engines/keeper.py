@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from firnmq.config import TopicConfig
+from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.inline import InlineAppends
 from firnmq.engines.shardlog import Append, ShardLog
@@ -39,6 +41,13 @@ class LogKeeper(Protocol):
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         """Removes everything of a shard; its log is given if it is open."""
+
+    def drop_range(self, shards: ShardRange, config: TopicConfig) -> None:
+        """Removes everything of the shards of a range, none of which has a log that is open."""
+
+    def may_close(self, log: ShardLog) -> bool:
+        """Whether the log could be opened again as it is, and no caller waits for it; stores what
+        is late. Does not wait."""
 
     def recount(self, log: ShardLog) -> None:
         """Called, with the lock held, when something other than an append changed the log."""

@@ -40,6 +40,7 @@ from firnmq.disk.reserve import Reserve, disk_bytes
 from firnmq.engines import CompactionCounts, Engine, ShardState
 from firnmq.engines.catalog.segments import SegmentState
 from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.due import DueTimes
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.media.durable import ByteLayout, DurableBackend
 from firnmq.engines.media.files import segment_engine, segment_layout
@@ -207,15 +208,16 @@ class LocalStore:
             if record.is_local and record.state is not SegmentState.DELETED:
                 shard = shard_of_segment(entry.key)
                 sealed[shard] = sealed.get(shard, 0) + record.length
-        total = 0
-        for spec in self.shards.shards():
-            engine = self.engines[spec.config.storage_type]
-            if not engine.is_open(spec.name):
-                total += sealed.get(spec.name, 0)
-                continue
-            with suppress(FirnError):  # It is being deleted, or cannot be read.
-                total += engine.status(spec.name).length_bytes
-        return total
+        for engine in self.engines.values():
+            for shard in engine.opened():
+                with suppress(FirnError):  # It is being deleted, or cannot be read.
+                    sealed[shard] = engine.status(shard).length_bytes
+        return sum(length for shard, length in sealed.items() if self._find_shard(shard))
+
+    def _find_shard(self, name: str) -> ShardSpec | None:
+        """A shard of this node."""
+        found = (engine.find_shard(name) for engine in self.engines.values())
+        return next((spec for spec in found if spec is not None), None)
 
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them."""
@@ -283,12 +285,15 @@ class LocalStore:
         self._log_engines = {
             StorageType.MEMORY.value: memory,
             StorageType.ROCKSDB.value: self._durable(rocksdb_engine, backend, judges),
-            StorageType.SEGMENT.value: self._durable(segment_engine, backend, judges),
+            StorageType.SEGMENT.value: self._durable(
+                partial(segment_engine, open_max=config.open_shards), backend, judges
+            ),
         }
         self.engines: dict[str, Engine] = {**self._log_engines}
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
+            find=self._find_shard,
             layouts=layouts,
             directory=path / SEGMENT_DIRECTORY,
             shared=self.shared,
@@ -318,6 +323,7 @@ class LocalStore:
             self._cold,
             self._replication,
             shared=self.shared,
+            due=DueTimes(self.kv, self.config.producer_expiration_ms),
             snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
         )
 
@@ -328,7 +334,7 @@ class LocalStore:
             self.files,
             self.kv,
             lane_count=self.config.io_workers,
-            shard_uids={spec.uid for spec in self.shards.shards()},
+            shard_uids=self.shards.uids(),
             file_bytes=min(
                 self.config.shared_file_bytes, disk_bytes(self.path) // _SHARED_FILES_MIN
             ),

@@ -36,6 +36,7 @@ from firnmq.engines.shardlog.rolling.machine import LogClosed, RollMachine
 from firnmq.engines.shardlog.rolling.parked import ParkedAppends
 from firnmq.engines.shardlog.rolling.steps import is_old
 from firnmq.engines.shardlog.tail import Tail, chained
+from firnmq.engines.shardlog.use import LogUse
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.shardlog.watchers import shown_alone
 from firnmq.engines.shardlog.watermark import HighWatermark, PendingPoint, complete
@@ -86,6 +87,7 @@ class ShardLog(HighWatermark):
         "synced",
         "tail",
         "upkeep",
+        "use",
         "wants_roll",
     )
 
@@ -131,6 +133,7 @@ class ShardLog(HighWatermark):
             (each.meta.end_offset for each in segments if not each.meta.is_local), default=0
         )
         """Nothing from here on is only in the object store."""
+        self.use = LogUse()
         self.is_left_to_system = False
         """Its handler syncs it and stores its checkpoint when it closes, if nothing did before."""
         self.refusal: FirnError | None = None
@@ -153,6 +156,7 @@ class ShardLog(HighWatermark):
     def stage(self, requests: list[Append]) -> Sequence[Append]:
         """Numbers the requests' records and hands their bytes to the active segment. Returns the
         last ones if they do not fit, and must wait for the next segment."""
+        self.use.note_changed()
         now_ms = self.backend.clock.now_ms()
         if is_old(self):
             self.wants_roll = True
