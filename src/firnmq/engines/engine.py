@@ -45,7 +45,7 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.reading.survey import producers_of, status_of
-from firnmq.engines.shardlog.rolling.steps import unchanging, wait_until_idle
+from firnmq.engines.shardlog.rolling.steps import Move, unchanging, wait_until_idle
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.shards import ShardTable
 from firnmq.engines.tiering import copies
@@ -54,6 +54,7 @@ from firnmq.engines.upkeep import Upkeep
 from firnmq.errors import (
     Closed,
     FirnError,
+    NotLeader,
     storage_failure,
 )
 from firnmq.health import Health
@@ -104,6 +105,8 @@ class LogEngine:
         self.delete_shards = changes.delete_shards
         self.shards_beyond = changes.shards_beyond
         self.adopt = changes.adopt
+        self.release = changes.release
+        self.hold = changes.hold
         self.discard = changes.discard
         self.reconfigure = changes.reconfigure
         self.apart = changes.apart
@@ -223,7 +226,7 @@ class LogEngine:
         log = self._logs.find(shard)
         is_waiting = log.watch(ticket, end_offset)
         if is_waiting:
-            self._logs.hold(shard, log)
+            self._logs.stay_open(shard, log)
         return is_waiting
 
     def unwatch(self, shard: str, ticket: Ticket[None]) -> None:
@@ -362,13 +365,17 @@ class LogEngine:
             except STORAGE_ERRORS as error:
                 raise log.fail(error) from error
 
-    def roll(self, shard: str) -> None:
-        """Seals the active segment now; an empty one stays."""
+    def roll(self, shard: str, move: Move | None = None) -> None:
+        """Seals the active segment now; an empty one stays. With a move another node leads the next
+        segment, and the shard is not this engine's any more when this returns."""
         log = self._logs.writable(shard)
         try:
-            self._keeper.roll(log)
+            self._keeper.roll(log, move)
         except OSError as error:
             raise storage_failure(shard, error) from error
+        if move is not None:
+            refusal = NotLeader(shard, move.node, move.successor.node)
+            self._logs.release(shard, log.spec.epoch, refusal)
 
     # Copies in an object store --------------------------------------------------------------------
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from firnmq.config import TopicConfig
 from firnmq.engines.catalog.ranges import ShardRange
+from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.inline import InlineAppends
 from firnmq.engines.shardlog import Append, ShardLog
+from firnmq.engines.shardlog.rolling.steps import Move
 
 
 class LogKeeper(Protocol):
@@ -33,8 +36,9 @@ class LogKeeper(Protocol):
         returns.
         """
 
-    def roll(self, log: ShardLog) -> None:
-        """Seals the active segment and opens the next one; an empty one stays. The log's lock is
+    def roll(self, log: ShardLog, move: Move | None = None) -> None:
+        """Seals the active segment and opens the next one; an empty one stays. With a move the next
+        one is another node's, and the log refuses everything from then on. The log's lock is
         free."""
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
@@ -48,6 +52,9 @@ class LogKeeper(Protocol):
     def may_close(self, log: ShardLog) -> bool:
         """Whether the log could be opened again as it is, and no caller waits for it; stores what
         is late. Does not wait."""
+
+    def keep(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Removes what is here of a shard that another node leads, except these segments."""
 
     def recount(self, log: ShardLog) -> None:
         """Called, with the lock held, when something other than an append changed the log."""

@@ -8,12 +8,13 @@ never has two.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from weakref import WeakValueDictionary
 
 from firnmq.config import TopicConfig
 from firnmq.engines.catalog.ranges import ShardRange
+from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.shardlog import ShardLog
@@ -23,7 +24,7 @@ from firnmq.engines.troubles import ShardTroubles
 from firnmq.errors import (
     Closed,
     Corruption,
-    ShardError,
+    NotLeader,
     ShardNotFound,
     StorageFailed,
     storage_failure,
@@ -60,6 +61,8 @@ class ShardLogs:
         """Logs of ranges that are held, or somewhat more."""
         self.get: Callable[[str], ShardLog | None] = self._by_name.get
         """The log of a shard if it is open, whether it is refused or not. Never waits."""
+        self.released: dict[str, NotLeader] = {}
+        """Shards that were this node's, until they are again or are deleted."""
         self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
         self.is_closed = False
 
@@ -78,8 +81,15 @@ class ShardLogs:
         self.check_open()
         spec = self.shards.get(name)
         if spec is None:
-            raise ShardNotFound(name, within=self._keeper.storage_type)
+            raise self.released.get(name) or ShardNotFound(name, within=self._keeper.storage_type)
         return spec
+
+    def adopt(self, spec: ShardSpec) -> None:
+        """Adds a shard, unless it is there."""
+        with self.opening(spec):
+            if spec.name not in self.shards:
+                self.shards.put(spec)
+            self.released.pop(spec.name, None)
 
     def find(self, name: str) -> ShardLog:
         """The log, opened if it is not; one that was refused can still be read."""
@@ -116,9 +126,34 @@ class ShardLogs:
             self._keeper.drop_shard(spec, log)
             self.troubles.forget(spec.name)
 
-    def release(self, spec: ShardSpec, refusal: ShardError) -> None:
-        """Closes a shard's log; its bytes stay. The log refuses all further use."""
+    def discard(self, spec: ShardSpec) -> None:
+        """Removes what is here of a shard, led or held, that the catalog does not have any more."""
+        self.released.pop(spec.name, None)
+        known = self.shards.get(spec.name)
+        if known is None or known.uid == spec.uid:
+            self.shards.pop(spec.name)
+            self.drop(spec)
+
+    def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Removes all segments but these, unless the shard is this node's."""
+        with self.opening(spec):
+            if spec.name not in self.shards:
+                try:
+                    self._keeper.keep(spec, metas)
+                except OSError as error:
+                    raise storage_failure(spec.name, error) from error
+
+    def release(self, name: str, epoch: int, refusal: NotLeader) -> None:
+        """Forgets a shard that another node leads; its bytes stay. Its log refuses all further use.
+        One that is there under another epoch stays."""
+        spec = self.shards.get(name)
+        if spec is None or spec.epoch != epoch:
+            return
         with self.opening(spec), ExitStack() as held:
+            if self.shards.get(name) is not spec:
+                return
+            self.released[name] = refusal
+            self.shards.pop(name)
             log = self._pop(spec.name)
             if log is not None:
                 with log.lock:
@@ -148,7 +183,7 @@ class ShardLogs:
             if log is not None and any(each.has_uid(log.spec.uid) for each in ranges)
         ]
 
-    def hold(self, name: str, log: ShardLog) -> None:
+    def stay_open(self, name: str, log: ShardLog) -> None:
         """Takes back a log that may have been closed since it was found."""
         if log.spec.is_ranged and log.refusal is None and self._by_name.get(name) is not log:
             with self.opening(log.spec):

@@ -8,12 +8,13 @@ from contextlib import suppress
 
 from firnmq.config import Durability, TopicConfig
 from firnmq.engines.catalog.ranges import span_of
+from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.due import DueTimes
 from firnmq.engines.logs import ShardLogs
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
-from firnmq.errors import AlreadyExists, InvalidArgument, storage_failure
+from firnmq.errors import AlreadyExists, InvalidArgument, NotLeader, storage_failure
 
 
 class ShardChanges:
@@ -82,19 +83,26 @@ class ShardChanges:
     def adopt(self, spec: ShardSpec) -> None:
         """Takes over a shard that the catalog gives to this node."""
         self._logs.check_open()
-        if spec.name not in self._logs.shards:
-            self._logs.shards.put(spec)
+        self._logs.adopt(spec)
 
-    def discard(self, shard: str) -> None:
+    def release(self, shard: str, epoch: int, refusal: NotLeader) -> None:
+        """Forgets a shard that another node leads since; its bytes stay. `epoch` is the one under
+        which it was this node's: under another one it stays."""
+        self._logs.release(shard, epoch, refusal)
+
+    def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Keeps these segments of a shard that another node leads, and no other ones."""
+        self._logs.check_open()
+        self._logs.hold(spec, metas)
+
+    def discard(self, spec: ShardSpec) -> None:
         """Removes what is here of a shard that the catalog does not have any more."""
         self._logs.check_open()
-        spec = self._logs.shards.pop(shard)
-        if spec is not None:
-            try:
-                self._logs.drop(spec)
-                self._state.forget_here([spec])
-            except OSError as error:
-                raise storage_failure(shard, error) from error
+        try:
+            self._logs.discard(spec)
+            self._state.forget_here([spec])
+        except OSError as error:
+            raise storage_failure(spec.name, error) from error
 
     def shards_beyond(self, shard_counts: Mapping[str, int]) -> list[str]:
         """The shards of topics, given by id, that have numbers from these counts on."""

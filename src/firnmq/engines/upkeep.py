@@ -14,7 +14,7 @@ from firnmq.engines.logs import ShardLogs
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.rolling.steps import is_old, unchanging
-from firnmq.errors import Corruption, FirnError, ShardNotFound, StorageFailed
+from firnmq.errors import Corruption, FirnError, NotLeader, ShardNotFound, StorageFailed
 from firnmq.eventlog import EventLogger
 
 _log = EventLogger("engine")
@@ -71,8 +71,8 @@ class Upkeep:
     def _visit(self, name: str, keep: Callable[[ShardLog], None], defects: list[Exception]) -> None:
         try:
             keep(self._logs.writable(name))
-        except ShardNotFound:
-            return  # Deleted since.
+        except (NotLeader, ShardNotFound):
+            return  # Moved or deleted since.
         except (Corruption, StorageFailed) as error:
             self._logs.troubles.upkeep_failed(name, error)
         except (FirnError, OSError) as error:

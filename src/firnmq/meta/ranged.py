@@ -24,6 +24,7 @@ from firnmq.meta.records import (
     Counter,
     RangeRecord,
     Record,
+    Replica,
     SegmentRecord,
     ShardRecord,
     decode,
@@ -200,19 +201,22 @@ class RangedStore:
         entry = self._cache.get(key) or self._store.get(key)
         if entry is None:
             raise ShardNotFound(name, within="the metadata")  # Removed since.
-        whole = decode(entry, RangeRecord)
-        replica = self._node.replica
-        record = SegmentRecord(
-            state=SegmentState.ACTIVE,
-            epoch=0,
-            leader=replica.node,
-            replicas=(replica.node,),
-            isr=(replica,),
-            start=0,
-            created_ms=whole.created_ms,
-            medium=whole.medium,
-        )
+        record = first_segment_of(decode(entry, RangeRecord), self._node.replica)
         return _unrecorded(segment_key(name, 0), encode(record))
+
+
+def first_segment_of(shards: RangeRecord, replica: Replica) -> SegmentRecord:
+    """What would be recorded of the first segment of each shard of a range."""
+    return SegmentRecord(
+        state=SegmentState.ACTIVE,
+        epoch=0,
+        leader=replica.node,
+        replicas=(replica.node,),
+        isr=(replica,),
+        start=0,
+        created_ms=shards.created_ms,
+        medium=shards.medium,
+    )
 
 
 def _record_of(each: ShardRange, medium: Medium, created_ms: int) -> RangeRecord:

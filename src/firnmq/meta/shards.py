@@ -22,6 +22,7 @@ from firnmq.engines.catalog.segments import (
     IllegalTransition,
     SegmentMeta,
     SegmentState,
+    Successor,
     medium_of_new,
 )
 from firnmq.engines.catalog.state import ShardSpec
@@ -29,7 +30,7 @@ from firnmq.errors import (
     AlreadyExists,
     FirnError,
     InvalidArgument,
-    ShardNotFound,
+    NotLeader,
     StaleEpoch,
     StorageFailed,
 )
@@ -59,10 +60,10 @@ from firnmq.meta.records import (
     lake_key,
     segment_key,
     segment_seq_of,
-    segments_prefix,
     shard_key,
     shard_of_segment,
 )
+from firnmq.meta.shard_records import ShardRecords
 
 T = TypeVar("T")
 _log = EventLogger("meta")
@@ -78,7 +79,7 @@ _COPIED = b"upload_id"
 """Only the record of a segment with a copy contains this field name."""
 
 
-class MetaShards:
+class MetaShards(ShardRecords):
     """A ShardCatalog of the engines. Safe with threads."""
 
     def __init__(
@@ -93,10 +94,10 @@ class MetaShards:
     ) -> None:
         """`is_shared`: other nodes have shards in the store as well. `shards` are those that this
         node leads."""
+        super().__init__(RangedStore(store, cache, node), node)
         self._is_shared = is_shared
-        self._store = RangedStore(store, cache, node)
+        self._seen_by = node.node if is_shared else None
         self._cache = cache
-        self._node = node
         self._clock = clock
         self.wait_s = wait_s
         self._adding = threading.Lock()
@@ -262,7 +263,7 @@ class MetaShards:
 
     def uids(self) -> ShardUids:
         """The numbers of all shards, also of those of a range whose topic is not there."""
-        return ShardUids((spec.uid for spec in self.shards()), self._store.ranges)
+        return ShardUids(self.kept_here().values(), self._store.ranges)
 
     def has_records(self, uid: int) -> bool:
         """Whether a shard may have records of its own."""
@@ -294,6 +295,21 @@ class MetaShards:
                 ShardSpec(name=record.name, uid=record.uid, config=config, epoch=record.epoch)
             )
         return found
+
+    def kept_here(self) -> dict[str, int]:
+        """The numbers, by name, of shards that this node leads or holds segments of."""
+        kept = {spec.name: spec.uid for spec in self.shards()}
+        if self._is_shared:
+            held = {
+                shard_of_segment(entry.key)
+                for entry in self._cache.below(SEGMENTS)
+                if self._node.node in decode(entry, SegmentRecord).holders
+            }
+            for name in held:
+                entry = self._cache.get(shard_key(name))
+                if entry is not None:
+                    kept[name] = decode(entry, ShardRecord).uid
+        return kept
 
     def remove_shards(self, names: Iterable[str], compares: Sequence[Compare] = ()) -> None:
         """Deletes the records of shards and their segments; ignores missing ones. StaleEpoch, with
@@ -336,15 +352,12 @@ class MetaShards:
 
     def chain(self, uid: int) -> list[SegmentMeta]:
         """The shard's segments in order, including those whose bytes are being removed."""
-        return [
-            meta_of(segment_seq_of(entry.key), decode(entry, SegmentRecord))
-            for entry in self._segments(self._name(uid))
-        ]
+        return [self._meta_of(entry) for entry in self._segments(self._name(uid))]
 
     def segment(self, uid: int, seq: int) -> SegmentMeta | None:
         """One segment, read from the store."""
         entry = self._store.get(segment_key(self._name(uid), seq))
-        return None if entry is None else meta_of(seq, decode(entry, SegmentRecord))
+        return None if entry is None else self._meta_of(entry)
 
     def producers(self, uid: int, seq: int) -> tuple[tuple[int, bytes], ...]:
         """Idempotent producers at the end of a segment that an earlier version has sealed."""
@@ -353,21 +366,44 @@ class MetaShards:
     def active_seq(self, uid: int) -> int:
         return self._shard(uid)[1].active
 
-    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
-        """Seals the active segment and activates the next one, in one transaction."""
+    def not_led(self, uid: int) -> NotLeader:
+        """The error for what only the shard's leader does, which another node is."""
+        _, shard = self._shard(uid)
+        leader = None if shard.leader == self._node.node else shard.leader
+        return NotLeader(shard.name, self._node.node, leader)
+
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        successor: Successor | None = None,
+    ) -> SegmentMeta:
+        """Seals the active segment and activates the next one, in one transaction. A successor
+        leads it under the shard's next epoch. An empty segment is not sealed: its record goes."""
         name = self._name(uid)
         entry, segment = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
         shard_entry, shard = self._shard(uid)
         if shard.active != sealed.seq or active.base_offset != sealed.end_offset:
             raise StaleEpoch(f"{name}/{sealed.seq}", sealed.epoch - 1, segment.epoch)
-        self._txn(
-            [Compare.unchanged(entry), Compare.unchanged(shard_entry)],
-            {
-                entry.key: sealed_record(segment, sealed),
-                segment_key(name, active.seq): self._active(active),
-                shard_entry.key: msgspec.structs.replace(shard, active=active.seq),
-            },
-        )
+        following = msgspec.structs.replace(shard, active=active.seq)
+        leader = None
+        if successor is not None:
+            leader = Replica(successor.node, successor.incarnation)
+            following = msgspec.structs.replace(
+                following, leader=leader.node, epoch=shard.epoch + 1
+            )
+            active = dataclasses.replace(active, leader_epoch=following.epoch)
+        record = self._active(active, leader)
+        puts: dict[str, Record] = {
+            segment_key(name, active.seq): record,
+            shard_entry.key: following,
+        }
+        deletes = [entry.key] if sealed.length == 0 else []
+        if sealed.length:
+            puts[entry.key] = sealed_record(segment, sealed)
+        self._txn([Compare.unchanged(entry), Compare.unchanged(shard_entry)], puts, deletes)
+        return meta_of(active.seq, record, self._seen_by)
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Replaces a sealed segment and those after it, which were merged into it, by one segment
@@ -398,8 +434,14 @@ class MetaShards:
         entry, segment = self._held(
             name, new.seq, new.epoch - 1, SegmentState.SEALED, SegmentState.TIERED
         )
+        is_held = new.is_local or bool(new.holders)
         changed = msgspec.structs.replace(
-            segment, state=new.state, epoch=new.epoch, tier=new.tier, is_local=new.is_local
+            segment,
+            state=new.state,
+            epoch=new.epoch,
+            tier=new.tier,
+            is_local=is_held,
+            replicas=segment.replicas if is_held else (),
         )
         self._txn([Compare.unchanged(entry)], {entry.key: changed})
 
@@ -409,10 +451,9 @@ class MetaShards:
         for entry in self._cache.below(SEGMENTS):
             if _COPIED not in entry.value:
                 continue
-            record = decode(entry, SegmentRecord)
-            if record.state is SegmentState.DELETED and record.tier is not None:
-                shard = shard_of_segment(entry.key)
-                found.append((shard, meta_of(segment_seq_of(entry.key), record)))
+            meta = self._meta_of(entry)
+            if meta.state is SegmentState.DELETED and meta.tier is not None:
+                found.append((shard_of_segment(entry.key), meta))
         return found
 
     def forget_copy(self, uid: int, seq: int) -> None:
@@ -506,65 +547,8 @@ class MetaShards:
         for part in _parts([segment_key(name, seq) for seq in seqs], self._store.txn_ops_max):
             self._txn([], {}, part)
 
-    # Reading and writing ------------------------------------------------------------------------
-
-    def _txn(
-        self,
-        compares: Sequence[Compare],
-        puts: Mapping[str, Record],
-        deletes: Sequence[str] = (),
-    ) -> None:
-        try:
-            self._store.txn(
-                [self._node.guard, *compares],
-                {key: encode(record) for key, record in puts.items()},
-                deletes,
-            )
-        except TxnConflict as conflict:
-            self._judge(conflict)
-            raise StaleEpoch(conflict.compare.key, conflict.compare.revision, conflict.found) from (
-                conflict
-            )
-
-    def _judge(self, conflict: TxnConflict) -> None:
-        if conflict.compare == self._node.guard:
-            raise self._node.refusal(self._store.store) from conflict
-
-    def _name(self, uid: int) -> str:
-        name = self._names.get(uid)
-        if name is None and (found := self._store.ranges.with_uid(uid)) is not None:
-            return found.name_of(uid)
-        if name is None:
-            raise ShardNotFound(f"number {uid}", within="the metadata")
-        return name
-
-    def _shard(self, uid: int) -> tuple[Entry, ShardRecord]:
-        name = self._name(uid)
-        entry = self._store.get(shard_key(name))
-        if entry is None:
-            raise ShardNotFound(name, within="the metadata")
-        return entry, decode(entry, ShardRecord)
-
-    def _segments(self, name: str) -> tuple[Entry, ...]:
-        return self._store.range(segments_prefix(name)).entries
-
-    def _segment(self, name: str, seq: int) -> Entry:
-        entry = self._store.get(segment_key(name, seq))
-        if entry is None:
-            raise StaleEpoch(f"{name}/{seq}", -1, -1)
-        return entry
-
-    def _held(
-        self, name: str, seq: int, epoch: int, *states: SegmentState
-    ) -> tuple[Entry, SegmentRecord]:
-        """A segment's record, which must have the caller's epoch and one of the given states."""
-        entry = self._store.get(segment_key(name, seq))
-        if entry is None:
-            raise StaleEpoch(f"{name}/{seq}", epoch, -1)
-        segment = decode(entry, SegmentRecord)
-        if segment.epoch != epoch or segment.state not in states:
-            raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
-        return entry, segment
+    def _meta_of(self, entry: Entry) -> SegmentMeta:
+        return meta_of(segment_seq_of(entry.key), decode(entry, SegmentRecord), self._seen_by)
 
     def _active(self, meta: SegmentMeta, leader: Replica | None = None) -> SegmentRecord:
         leader = leader or self._node.replica

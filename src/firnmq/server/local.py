@@ -220,11 +220,12 @@ class LocalStore:
         return next((spec for spec in found if spec is not None), None)
 
     def roll_tiered(self, topic: str | None = None) -> None:
-        """Seals the active segments of topics with tiering, or of one of them."""
+        """Seals the active segments of topics with tiering, or of one of them, in shards that this
+        node leads."""
         for each in self.catalog.topics():
             if each.config.is_tiered and topic in (None, each.name):
                 engine = self.engines[each.config.storage_type]
-                for shard in each.shard_names():
+                for shard in filter(engine.has_shard, each.shard_names()):
                     engine.roll(shard)
 
     def compaction_counts(self) -> dict[str, CompactionCounts]:
@@ -357,8 +358,8 @@ class LocalStore:
 
     def _serve_others(self, member: ClusterMember, opened: ExitStack) -> None:
         """Follows the metadata, and answers other nodes."""
-        specs = self.shards.shards()
-        names, uids = {spec.name for spec in specs}, {spec.uid for spec in specs}
+        kept = self.shards.kept_here()
+        names, uids = kept.keys(), set(kept.values())
         sweep_strays(self.path / SEGMENT_DIRECTORY, self.kv, self.state, names, uids)
         self.shared.drop_others(uids)
         follower = ShardFollower(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from firnmq.clock import Clock
-from firnmq.config import Durability, TopicConfig
+from firnmq.config import Durability, StorageType, TopicConfig
 from firnmq.disk import Family, IoPool, KeyValueStore
 from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.segments import Frame, Rows, Segment, SegmentBytes, SegmentMeta
@@ -26,11 +26,11 @@ from firnmq.engines.shardlog.recovery import empty_log
 from firnmq.engines.shardlog.rolling import ParkingBudget
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.rolling.state import RollState
-from firnmq.engines.shardlog.rolling.steps import unchanging
+from firnmq.engines.shardlog.rolling.steps import Move, unchanging
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium, cold_bytes, cold_index
-from firnmq.errors import Corruption
+from firnmq.errors import Corruption, InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.health import Health
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex, SegmentIndex
@@ -92,9 +92,11 @@ class DurableBackend:
         shared: SharedFile | None = None,
         snapshots: SnapshotFiles | None = None,
         due: DueTimes | None = None,
+        peers: ColdMedium | None = None,
     ) -> None:
-        """`due` keeps when upkeep has to visit shards of ranges. `shared` writes the
-        frames of topics with segment.layout=shared-file."""
+        """`due` keeps when upkeep has to visit shards of ranges. `shared` writes the frames of
+        topics with segment.layout=shared-file. `peers` reads segments that other nodes hold."""
+        self._peers = peers
         self._shared = shared
         self.due = due
         self.snapshots = snapshots
@@ -114,13 +116,17 @@ class DurableBackend:
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
         if not meta.is_local:
-            return cold_bytes(self.cold, spec, meta)
+            return cold_bytes(self._medium_of(meta), spec, meta)
         return self._layouts[spec.config.storage_type].open_bytes(spec, meta)
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
         if not meta.is_local:
-            return cold_index(self.cold, spec, meta)
+            return cold_index(self._medium_of(meta), spec, meta)
         return RocksSegmentIndex(self._kv, spec.uid, meta.place)
+
+    def _medium_of(self, meta: SegmentMeta) -> ColdMedium | None:
+        """What reads a segment that is not here."""
+        return self._peers if meta.holders else self.cold
 
     def turn_index(self, spec: ShardSpec, segment: Segment) -> RocksIndexEntries:
         return RocksIndexEntries(spec.uid, segment.meta.place)
@@ -227,8 +233,9 @@ class DurableBackend:
 
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         if not segment.meta.is_local:
-            if self.cold is not None:
-                self.cold.forget(segment.meta)
+            medium = self._medium_of(segment.meta)
+            if medium is not None:
+                medium.forget(segment.meta)
             return
         segment.bytes.drop()
         RocksSegmentIndex(self._kv, spec.uid, segment.meta.place).clear()
@@ -353,8 +360,11 @@ class DurableKeeper:
         lane = self._pool.lane(request.log.spec.uid)
         return lane.withdraw(request) or request.log.parked.withdraw(request)
 
-    def roll(self, log: ShardLog) -> None:
-        self._rolls.roll(log)
+    def roll(self, log: ShardLog, move: Move | None = None) -> None:
+        if move is not None and self.storage_type != StorageType.SEGMENT.value:
+            reason = f"{log.spec.name} is of {self.storage_type}, which stays on its node"
+            raise InvalidArgument("shard", reason)
+        self._rolls.roll(log, move)
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         truncate_log(log, self._backend, self._backend.state, offset, position)
@@ -380,6 +390,11 @@ class DurableKeeper:
             return False
         finally:
             log.lock.release()
+
+    def keep(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        self._backend.drop_strays(spec, metas)
+        if self._backend.snapshots is not None:
+            self._backend.snapshots.drop_old(spec, metas)
 
     def recount(self, log: ShardLog) -> None:
         """What is on disk is not counted."""

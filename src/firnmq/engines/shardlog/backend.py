@@ -6,12 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from firnmq.clock import Clock
-from firnmq.engines.catalog.segments import Segment, SegmentBytes, SegmentCopy, SegmentMeta
+from firnmq.engines.catalog.segments import (
+    Segment,
+    SegmentBytes,
+    SegmentCopy,
+    SegmentMeta,
+    Successor,
+)
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.deletion.retired import Retired
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.tiering.api import ColdMedium
+from firnmq.errors import NotLeader
 from firnmq.health import Health
 from firnmq.index import Checkpoint, IndexSink, SegmentIndex
 from firnmq.record.deletion import Deletion
@@ -59,7 +66,18 @@ class Snapshots(Protocol):
 class LogState(Protocol):
     """Durable facts a log changes. ShardState is the one on disk."""
 
-    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None: ...
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        successor: Successor | None = None,
+    ) -> SegmentMeta:
+        """Seals the active segment and makes the next one active; that one as it is now. With a
+        successor another node leads it."""
+
+    def not_led(self, uid: int) -> NotLeader:
+        """The error for what only the shard's leader does, which another node is."""
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
 

@@ -64,6 +64,9 @@ def open_log(
     the device holds, so it is truncated.
     """
     chain = state.chain(spec.uid)
+    active = [meta for meta in chain if meta.state is SegmentState.ACTIVE]
+    if not all(meta.is_led and meta.leader_epoch <= spec.epoch for meta in active):
+        raise state.not_led(spec.uid)
     start_offset = state.start_offset(spec.uid)
     deleted = [meta for meta in chain if meta.state is SegmentState.DELETED]
     segments = tuple(
@@ -239,10 +242,18 @@ class _Before(NamedTuple):
     start_offset: int
     transactions: tuple[OpenTransaction, ...]
     """Those that were open where the active segment begins."""
+    has_moved: bool
+    """Whether another node may have led what comes before: rows here may be older."""
 
     @classmethod
     def of(cls, segments: tuple[Segment, ...], start_offset: int) -> _Before:
-        return cls(start_offset, segments[-2].meta.transactions if len(segments) > 1 else ())
+        active = segments[-1].meta
+        last = segments[-2].meta if len(segments) > 1 else None
+        # The holders of a segment are known in a cluster alone.
+        is_ours = not active.holders or active.leader_epoch == 0
+        if last is not None:
+            is_ours = is_ours or last.is_led
+        return cls(start_offset, () if last is None else last.transactions, not is_ours)
 
 
 def _shown_length(log: ShardLog, segment: Segment) -> int:
@@ -294,7 +305,7 @@ class _TailScan:
 
     def _restore(self, spec: ShardSpec, backend: Backend, before: _Before) -> bool:
         """Begins with the snapshot at the segment's beginning; False if there is none."""
-        snapshot = _read_snapshot(spec, backend, self._known_upto)
+        snapshot = _read_snapshot(spec, backend, self._known_upto, has_moved=before.has_moved)
         if snapshot is None:
             return False
         snapshot = snapshot.from_offset(before.start_offset)
@@ -366,14 +377,21 @@ class _TailScan:
         self._sink = self._backend.turn_index(self._spec, self._segment)
 
 
-def _read_snapshot(spec: ShardSpec, backend: Backend, end_offset: int) -> Snapshot | None:
-    """The snapshot at an offset. A damaged one is as good as none: what is beside the index goes at
-    least as far."""
+def _read_snapshot(
+    spec: ShardSpec, backend: Backend, end_offset: int, *, has_moved: bool
+) -> Snapshot | None:
+    """The snapshot at an offset. A damaged one is as good as none, because the rows go at least as
+    far. If the shard has moved, they may not: then there must be a snapshot."""
     if backend.snapshots is None:
         return None
     try:
-        return backend.snapshots.read(spec, end_offset)
+        snapshot = backend.snapshots.read(spec, end_offset)
+        if snapshot is None and has_moved:
+            raise Corruption(f"the snapshot at offset {end_offset:,} is missing", where=spec.name)
+        return snapshot
     except Corruption as error:
+        if has_moved:
+            raise
         _log.warning("snapshot_damaged", shard=spec.name, error=str(error))
         return None
 

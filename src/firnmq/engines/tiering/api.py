@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn, Protocol
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.transactions import AbortedTransaction
-from firnmq.errors import NoObjectStore
+from firnmq.errors import NodeUnavailable, NoObjectStore
 from firnmq.index import KeyHit, Point, SegmentIndex, TagHit
 from firnmq.record.deletion import Deletion
 
@@ -72,7 +72,8 @@ class SealedSource(Protocol):
 
 
 class ColdMedium(Protocol):
-    """Reads segments that are only in the store. Safe with threads."""
+    """Reads segments that are not here: those in the store, or those that other nodes hold. Safe
+    with threads."""
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
 
@@ -87,9 +88,11 @@ class ColdMedium(Protocol):
 
 
 class Unreachable:
-    """Bytes and index, in one, of a segment in an object store that is not configured.
+    """Bytes and index, in one, of a segment in an object store that is not configured, or on nodes
+    that this process does not ask.
 
-    Whatever would have to read it raises NoObjectStore; the rest of the chain can be used.
+    Whatever would have to read it raises NoObjectStore or NodeUnavailable; the rest of the chain
+    can be used.
     """
 
     is_memory: ClassVar[bool] = False
@@ -151,6 +154,9 @@ class Unreachable:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
+        if self._meta.holders:
+            reason = f"it holds segment {self._meta.seq} of {self._shard}"
+            raise NodeUnavailable(self._meta.holders[0], reason)
         raise NoObjectStore(self._shard, self._meta.seq)
 
 

@@ -75,7 +75,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         groups,
         UserAdmin(parts.users, parts.broker),
         RuleAdmin(parts.rules),
-        TierAdmin(parts),
+        TierAdmin(parts, others),
         LakeAdmin(parts),
         status,
         reports.cluster,

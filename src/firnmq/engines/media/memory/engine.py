@@ -42,10 +42,11 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import trim_deletions
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.rolling.driver import roll_in_memory
+from firnmq.engines.shardlog.rolling.steps import Move
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium
-from firnmq.errors import FirnError, LimitExceeded, StorageFailed, storage_failure
+from firnmq.errors import FirnError, InvalidArgument, LimitExceeded, StorageFailed, storage_failure
 from firnmq.health import Health
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import shard_range
@@ -296,7 +297,10 @@ class MemoryKeeper:
         for request in waiting:
             settlement.fail(request.ticket, defect)
 
-    def roll(self, log: ShardLog) -> None:
+    def roll(self, log: ShardLog, move: Move | None = None) -> None:
+        if move is not None:
+            reason = f"{log.spec.name} is of {self.storage_type}, which stays on its node"
+            raise InvalidArgument("shard", reason)
         with log.lock:
             if log.refusal is not None:
                 raise log.refusal
@@ -311,6 +315,9 @@ class MemoryKeeper:
         self._state.retired_deletions.cut(log.spec.uid, offset)
         truncate_log(log, self._backend(), None, offset, position)
         self._count(log)
+
+    def keep(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """What is in memory is on one node, with what was spilled."""
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         if log is not None:

@@ -24,6 +24,7 @@ from firnmq.engines.shardlog.rolling.machine import (
     Event,
     Failed,
     Install,
+    Refused,
     RollMachine,
     Shown,
     Sync,
@@ -54,15 +55,16 @@ class RollDriver:
             assert isinstance(action, AskDriver)
             self._threads.submit(self._roll_wanted, log)
 
-    def roll(self, log: ShardLog) -> None:
-        """Rolls the log in the calling thread; an empty segment stays. Closed logs raise."""
+    def roll(self, log: ShardLog, move: steps.Move | None = None) -> None:
+        """Rolls the log in the calling thread; an empty segment stays, unless the log moves to
+        another node. Closed logs raise, and a log that has moved is one."""
         with steps.unchanging(log):
             if log.refusal is not None:
                 raise log.refusal
-            if log.tail.position == 0:
+            if log.tail.position == 0 and move is None:
                 return
             action = _begin(log)
-        self._perform(log, action)
+        self._perform(log, action, move)
 
     def close(self) -> None:
         """Finishes the rolls that are wanted or under way."""
@@ -78,10 +80,11 @@ class RollDriver:
         except (FirnError, OSError) as error:
             _log.warning("roll_failed", shard=log.spec.name, error=str(error))
 
-    def _perform(self, log: ShardLog, action: Action) -> None:
+    def _perform(self, log: ShardLog, action: Action, move: steps.Move | None = None) -> None:
         """Performs a roll that has begun. Raises what has kept it from happening, when the log was
         closed or takes appends again."""
         seal: steps.Seal | None = None
+        refusal: FirnError | None = None
         while True:
             event: Event
             try:
@@ -90,11 +93,12 @@ class RollDriver:
                         event = run_blocking(_await_shown(log, action))
                     case Sync():
                         steps.sync(log)
-                        event = Synced()
+                        refusal = _hand_over(log, move)
+                        event = Synced() if refusal is None else Refused()
                     case Decide():
                         with log.lock:
-                            seal = steps.seal_of(log)
-                        steps.decide(log, seal)
+                            seal = steps.seal_of(log, move)
+                        seal = steps.decide(log, seal)
                         event = Decided()
                     case _:
                         raise AssertionError(f"{action} is not for a roll under way")
@@ -109,7 +113,7 @@ class RollDriver:
                     (action,) = following
                     continue
                 try:
-                    _end(log, following, seal)
+                    _end(log, following, seal, move, refusal)
                 finally:
                     steps.end_roll(log)
             steps.drop_old_snapshots(log)
@@ -123,16 +127,36 @@ def _begin(log: ShardLog) -> Action:
     return action
 
 
-def _end(log: ShardLog, actions: list[Action], seal: steps.Seal | None) -> None:
+def _hand_over(log: ShardLog, move: steps.Move | None) -> FirnError | None:
+    """Prepares the next leader of a log that moves; why it is not ready, if so."""
+    if move is not None:
+        try:
+            steps.hand_over(log, move)
+        except FirnError as error:
+            return error
+    return None
+
+
+def _end(
+    log: ShardLog,
+    actions: list[Action],
+    seal: steps.Seal | None,
+    move: steps.Move | None,
+    refusal: FirnError | None,
+) -> None:
     """Performs what a roll ends with; raises unless the log was rolled. The lock is held since the
     machine's last step: an append must not come between the two."""
     match actions:
+        case [Install()] if move is not None:
+            steps.leave(log, move)
         case [Install()]:
             assert seal is not None
             try:
                 steps.install(log, seal)
             except STORAGE_ERRORS as error:
                 raise log.fail(error) from error
+        case [Thaw()] if refusal is not None:
+            raise refusal
         case [Thaw()]:
             raise TimedOut(f"{log.spec.name} was not rolled: its replicas are behind")
         case [CloseLog(error=error)]:
@@ -158,7 +182,7 @@ def roll_in_memory(log: ShardLog) -> None:
         steps.commit(log)
         log.rolling.handle(Synced(), 0.0)
         seal = steps.seal_of(log)
-        steps.decide(log, seal)
+        seal = steps.decide(log, seal)
         log.rolling.handle(Decided(), 0.0)
         steps.install(log, seal)
     except BaseException:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from firnmq.engines.catalog.segments import Segment, SegmentMeta, medium_of_new
+from firnmq.disk import Settlement
+from firnmq.engines.catalog.segments import Segment, SegmentMeta, Successor, medium_of_new
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.shardlog.rolling.state import RollState
 from firnmq.engines.shardlog.snapshot import Snapshot, snapshot_at
 from firnmq.engines.shardlog.tail import Tail
+from firnmq.errors import NotLeader
 from firnmq.eventlog import EventLogger
 
 if TYPE_CHECKING:
@@ -19,11 +22,23 @@ if TYPE_CHECKING:
 _log = EventLogger("engine")
 
 
+class Move(NamedTuple):
+    """A roll after which another node leads."""
+
+    node: int
+    """This one."""
+    successor: Successor
+    hand_over: Callable[[ShardSpec, int, bytes], None]
+    """Gives the successor what the log knows at its end, packed; durable there when it returns. A
+    FirnError means that the successor is not ready."""
+
+
 class Seal(NamedTuple):
     """What the metadata transaction of a roll changes."""
 
     sealed: SegmentMeta
     active: SegmentMeta
+    successor: Successor | None = None
 
 
 def is_old(log: ShardLog) -> bool:
@@ -55,12 +70,20 @@ def sync(log: ShardLog) -> None:
     free while the device works."""
     with log.lock:
         log.release_preallocation()
-    log.tail.segment.bytes.sync()
+    if log.tail.position:  # Before the first append there may be no file.
+        log.tail.segment.bytes.sync()
     with log.lock:
         commit(log)
         snapshot = snapshot_of(log)
     if log.backend.snapshots is not None:
         log.backend.snapshots.write(log.spec, snapshot)
+
+
+def hand_over(log: ShardLog, move: Move) -> None:
+    """Gives the next leader what the frozen, synced log knows. The lock is free."""
+    with log.lock:
+        snapshot = snapshot_of(log)
+    move.hand_over(log.spec, snapshot.end_offset, snapshot.pack(log.spec.uid))
 
 
 def snapshot_of(log: ShardLog) -> Snapshot:
@@ -84,7 +107,7 @@ def commit(log: ShardLog) -> None:
     log.commit_checkpoint()
 
 
-def seal_of(log: ShardLog) -> Seal:
+def seal_of(log: ShardLog, move: Move | None = None) -> Seal:
     """What the segment becomes, and the next one. The lock is held."""
     tail, now_ms = log.tail, log.backend.clock.now_ms()
     sealed = tail.segment.meta.become_sealed(
@@ -103,12 +126,14 @@ def seal_of(log: ShardLog) -> Seal:
         leader_epoch=log.spec.epoch,
         medium=medium_of_new(log.spec.config),
     )
-    return Seal(sealed, active)
+    return Seal(sealed, active, None if move is None else move.successor)
 
 
-def decide(log: ShardLog, seal: Seal) -> None:
-    """Seals the segment and opens the next one: one durable change of the metadata."""
-    log.backend.state.roll(log.spec.uid, seal.sealed, seal.active)
+def decide(log: ShardLog, seal: Seal) -> Seal:
+    """Seals the segment and opens the next one: one durable change of the metadata. Returns what
+    the metadata has then."""
+    active = log.backend.state.roll(log.spec.uid, seal.sealed, seal.active, seal.successor)
+    return seal._replace(active=active)
 
 
 def install(log: ShardLog, seal: Seal) -> None:
@@ -119,6 +144,15 @@ def install(log: ShardLog, seal: Seal) -> None:
     log.segments = (*log.segments[:-1], old, new)
     log.use.note_rolled()
     log.restart(Tail(new, next_offset=seal.active.base_offset))
+
+
+def leave(log: ShardLog, move: Move) -> None:
+    """Closes a log whose next segment another node leads: nothing of its parked appends was stored.
+    The lock is held."""
+    log.refuse(NotLeader(log.spec.name, move.node, move.successor.node))
+    settlement = Settlement()
+    log.watchers.wake(settlement)
+    settlement.deliver()
 
 
 @contextmanager
