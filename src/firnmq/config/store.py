@@ -61,6 +61,9 @@ class StoreConfig:
     shard_count_max: int = 100_000
     """Shards of all topics together; each costs memory and two records of the metadata. A node has
     a lower default, because a client can ask for any number in one request."""
+    shared_shard_count_max: int = 4_000_000
+    """The same of topics with segment.layout=shared-file, on a store of one node: their shards cost
+    nothing before they are used, and only disk afterwards. Measured with a million."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

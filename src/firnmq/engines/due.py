@@ -8,36 +8,26 @@ docs/formats/shared-file.md has the rows.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from firnmq.config import TopicConfig
 from firnmq.disk import Family, KeyValueStore
 from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.media.layouts.shared_file.rows import (
+    due_key,
+    due_of_key,
+    due_rows,
+    due_upto,
+    limits_key,
+    unpack_due_key,
+    unpack_due_of,
+)
 from firnmq.engines.shardlog.rolling.steps import age_limit_ms
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
 
-_ROWS_UID = 0
-"""In the place of a shard: no shard has this number."""
-_DUE, _LIMITS, _STORED = 2, 3, 4
-_DUE_KEY = struct.Struct(
-    ">"
-    "I"  # 0
-    "I"  # 2
-    "Q"  # when the shard is due, in milliseconds of the wall clock
-    "I"  # uid of the shard
-)
-_STORED_KEY = struct.Struct(
-    ">"
-    "I"  # 0
-    "I"  # 4
-    "I"  # uid of the shard
-)
-_TIME = struct.Struct(">Q")
-_PREFIX = struct.Struct(">II")
 _ROWS_PER_PASS = 256
 NEVER_MS = 2**62
 """Later than any time."""
@@ -58,8 +48,8 @@ class DueTimes:
 
     def load(self, log: ShardLog) -> None:
         """Tells a log that was opened what is stored."""
-        packed = self._kv.get(Family.LOCATIONS, _STORED_KEY.pack(_ROWS_UID, _STORED, log.spec.uid))
-        log.use.due_ms = None if packed is None else int(_TIME.unpack(packed)[0])
+        packed = self._kv.get(Family.LOCATIONS, due_of_key(log.spec.uid))
+        log.use.due_ms = None if packed is None else unpack_due_of(packed)
 
     def rows_of_turn(self, logs: Iterable[ShardLog]) -> Rows:
         """What a turn stores with the first append of a log that has no row."""
@@ -72,17 +62,15 @@ class DueTimes:
                     due_ms = 0  # A segment was sealed since upkeep visited the shard.
                 use.due_ms = due_ms
                 if due_ms < NEVER_MS:
-                    rows += _rows(log.spec.uid, due_ms)
+                    rows += due_rows(log.spec.uid, due_ms)
         return rows
 
     def due(self, now_ms: int) -> Iterator[tuple[int, int]]:
         """The uids of the shards that are due, with the times of their rows."""
-        lower = _PREFIX.pack(_ROWS_UID, _DUE)
-        upper = _DUE_KEY.pack(_ROWS_UID, _DUE, now_ms, 2**32 - 1)
+        lower, upper = due_upto(now_ms)
         while rows := self._kv.items(Family.LOCATIONS, lower, upper, _ROWS_PER_PASS):
             for key, _ in rows:
-                _, _, due_ms, uid = _DUE_KEY.unpack(key)
-                yield uid, due_ms
+                yield unpack_due_key(key)
             lower = rows[-1][0] + b"\0"
 
     def visited(self, log: ShardLog, now_ms: int) -> None:
@@ -96,17 +84,17 @@ class DueTimes:
         uid = log.spec.uid
         with self._kv.batch() as batch:
             if before is not None and before < NEVER_MS:
-                batch.delete(Family.LOCATIONS, _DUE_KEY.pack(_ROWS_UID, _DUE, before, uid))
+                batch.delete(Family.LOCATIONS, due_key(uid, before))
             if after < NEVER_MS:
-                for key, value in _rows(uid, after):
+                for key, value in due_rows(uid, after):
                     batch.put(Family.LOCATIONS, key, value)
             else:
-                batch.delete(Family.LOCATIONS, _STORED_KEY.pack(_ROWS_UID, _STORED, uid))
+                batch.delete(Family.LOCATIONS, due_of_key(uid))
 
     def forget(self, uid: int, due_ms: int) -> None:
         """Removes a row of a shard that is no more."""
         with self._kv.batch() as batch:
-            batch.delete(Family.LOCATIONS, _DUE_KEY.pack(_ROWS_UID, _DUE, due_ms, uid))
+            batch.delete(Family.LOCATIONS, due_key(uid, due_ms))
 
     def next_ms(self, log: ShardLog) -> int:
         """When, by the wall clock, upkeep has something to do for a shard that does not change."""
@@ -137,14 +125,14 @@ class DueTimes:
     def begin(self, topic_id: str, config: TopicConfig) -> None:
         """Notes the limits of a topic that is being made."""
         with self._kv.batch() as batch:
-            batch.put(Family.LOCATIONS, _limits_key(topic_id), _limits(config))
+            batch.put(Family.LOCATIONS, limits_key(topic_id), _limits(config))
 
     def follow(
         self, topic_id: str, config: TopicConfig, recorded: Callable[[], Iterable[int]]
     ) -> None:
         """Has upkeep visit the shards of a topic whose limits have changed. `recorded` gives the
         uids of those of which more may be left than rows of locations."""
-        key, limits = _limits_key(topic_id), _limits(config)
+        key, limits = limits_key(topic_id), _limits(config)
         if self._kv.get(Family.LOCATIONS, key) == limits:
             return
         for uid in recorded():
@@ -155,21 +143,17 @@ class DueTimes:
     def pull_in(self, uid: int) -> None:
         """Has upkeep visit a shard with its next round."""
         with self._kv.batch() as batch:
-            batch.put_many(Family.LOCATIONS, _rows(uid, 0))
+            batch.put_many(Family.LOCATIONS, due_rows(uid, 0))
 
     def drop(self, topic_id: str, first_uid: int, end_uid: int) -> None:
         """Forgets shards that are no more. Rows by time are left to the visits that find them."""
         with self._kv.batch() as batch:
-            batch.delete(Family.LOCATIONS, _limits_key(topic_id))
+            batch.delete(Family.LOCATIONS, limits_key(topic_id))
             batch.delete_range(
                 Family.LOCATIONS,
-                _STORED_KEY.pack(_ROWS_UID, _STORED, first_uid),
-                _STORED_KEY.pack(_ROWS_UID, _STORED, end_uid),
+                due_of_key(first_uid),
+                due_of_key(end_uid),
             )
-
-
-def _limits_key(topic_id: str) -> bytes:
-    return _PREFIX.pack(_ROWS_UID, _LIMITS) + topic_id.encode()
 
 
 def _limits(config: TopicConfig) -> bytes:
@@ -187,13 +171,6 @@ def _limits(config: TopicConfig) -> bytes:
             config.lake_required,
         )
     ).encode()
-
-
-def _rows(uid: int, due_ms: int) -> Rows:
-    return [
-        (_DUE_KEY.pack(_ROWS_UID, _DUE, due_ms, uid), b""),
-        (_STORED_KEY.pack(_ROWS_UID, _STORED, uid), _TIME.pack(due_ms)),
-    ]
 
 
 def seals_idle(spec: ShardSpec) -> bool:

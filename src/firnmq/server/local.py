@@ -422,9 +422,15 @@ class LocalStore:
             {name: self._factory(name) for name in self.engines},
             on_options=self._judge_tiering,
             shard_count_max=self.config.shard_count_max,
+            shared_shard_count_max=self._shared_shard_count_max(),
             cluster_claim=None if self.member is None else self.member.cluster.claim_topic,
         )
         opened.callback(self.manager.close)
+
+    def _shared_shard_count_max(self) -> int:
+        """In a cluster each of these shards has its own records too."""
+        config = self.config
+        return config.shard_count_max if self.member else config.shared_shard_count_max
 
     def _begin_tiering(self, opened: ExitStack, *, moves: bool) -> None:
         if self.tier is not None:
