@@ -54,6 +54,7 @@ from firnmq.engines.upkeep import Upkeep
 from firnmq.errors import (
     Closed,
     FirnError,
+    InvalidArgument,
     NotLeader,
     storage_failure,
 )
@@ -125,6 +126,11 @@ class LogEngine:
     @property
     def is_closed(self) -> bool:
         return self._logs.is_closed
+
+    @property
+    def logs(self) -> ShardLogs:
+        """Where logs with other replicas are shown to clients."""
+        return self._logs
 
     # Shards -------------------------------------------------------------------------------------
 
@@ -357,6 +363,8 @@ class LogEngine:
         log = self._logs.writable(shard)
         with unchanging(log):
             _refuse(log)
+            if log.replica is not None:
+                raise InvalidArgument("shard", f"{shard} has replicas and cannot be truncated")
             position = cut_position(log, offset)
             if position is None:
                 return

@@ -24,6 +24,7 @@ from firnmq.engines.troubles import ShardTroubles
 from firnmq.errors import (
     Closed,
     Corruption,
+    FirnError,
     NotLeader,
     ShardNotFound,
     StorageFailed,
@@ -46,7 +47,7 @@ class ShardLogs:
         self, keeper: LogKeeper, shards: ShardTable, health: Health, *, open_max: int = OPEN_MAX
     ) -> None:
         """`shards` are those of the keeper's storage type."""
-        self._keeper = keeper
+        self.keeper = keeper
         self.shards = shards
         self.troubles = ShardTroubles(health, shards)
         self._open_max = open_max
@@ -63,6 +64,8 @@ class ShardLogs:
         """The log of a shard if it is open, whether it is refused or not. Never waits."""
         self.released: dict[str, NotLeader] = {}
         """Shards that were this node's, until they are again or are deleted."""
+        self.replicas: dict[str, ShardLog] = {}
+        """Logs with other replicas, whether they lead or follow. Those that lead can be found."""
         self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
         self.is_closed = False
 
@@ -81,7 +84,7 @@ class ShardLogs:
         self.check_open()
         spec = self.shards.get(name)
         if spec is None:
-            raise self.released.get(name) or ShardNotFound(name, within=self._keeper.storage_type)
+            raise self.released.get(name) or ShardNotFound(name, within=self.keeper.storage_type)
         return spec
 
     def adopt(self, spec: ShardSpec) -> None:
@@ -105,9 +108,9 @@ class ShardLogs:
         log = self.find(name)
         if log.refusal is None:
             return log
-        if isinstance(log.refusal, StorageFailed):
+        if isinstance(log.refusal, StorageFailed) and log.replica is None:
             return self._open(name, log)
-        raise log.refusal
+        raise log.refusal  # What becomes of a failed replica is not for this node alone to say.
 
     def opening(self, spec: ShardSpec) -> threading.Lock:
         """Held while the shard's log is opened, dropped or given another spec."""
@@ -116,14 +119,15 @@ class ShardLogs:
     def drop(self, spec: ShardSpec) -> None:
         """Removes a shard's bytes, after its log has refused all further use."""
         with self.opening(spec), ExitStack() as held:
-            log = self._pop(spec.name)
+            log = self._pop(spec.name) or self.replicas.get(spec.name)
+            self.replicas.pop(spec.name, None)
             if log is not None:
                 with log.lock:
                     log.refuse(ShardNotFound(spec.name))
                     wait_for_changes(log)
                 held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
                 held.enter_context(log.lock)
-            self._keeper.drop_shard(spec, log)
+            self.keeper.drop_shard(spec, log)
             self.troubles.forget(spec.name)
 
     def discard(self, spec: ShardSpec) -> None:
@@ -137,9 +141,9 @@ class ShardLogs:
     def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         """Removes all segments but these, unless the shard is this node's."""
         with self.opening(spec):
-            if spec.name not in self.shards:
+            if spec.name not in self.shards and spec.name not in self.replicas:
                 try:
-                    self._keeper.keep(spec, metas)
+                    self.keeper.keep(spec, metas)
                 except OSError as error:
                     raise storage_failure(spec.name, error) from error
 
@@ -167,7 +171,7 @@ class ShardLogs:
         for spec in [log.spec for log in list(self._alive.values())]:
             if shards.has_uid(spec.uid):
                 self.drop(spec)
-        self._keeper.drop_range(shards, config)
+        self.keeper.drop_range(shards, config)
 
     def alive_of(self, topic_id: str) -> list[ShardLog]:
         """The logs of shards of a topic's ranges, open or still in use."""
@@ -219,7 +223,7 @@ class ShardLogs:
         if not lock.acquire(blocking=False):
             return False
         try:
-            if self._by_name.get(name) is not log or not self._keeper.may_close(log):
+            if self._by_name.get(name) is not log or not self.keeper.may_close(log):
                 return False
             del self._by_name[name]
             self._ranged_count -= 1
@@ -239,6 +243,28 @@ class ShardLogs:
             self._ranged_count += 1
             log.use.is_used = True
 
+    def show_replica(self, log: ShardLog) -> None:
+        """Adds a log with other replicas, in the place of an earlier one of its shard. Clients find
+        it if it leads."""
+        name = log.spec.name
+        self.replicas[name] = log
+        assert log.replica is not None
+        if log.replica.leads:
+            self.shards.put(log.spec)
+            self._by_name[name] = log
+            self.released.pop(name, None)
+            self.troubles.opened(name)
+        else:
+            self.hide_replica(name, log.replica.refused)
+
+    def hide_replica(self, name: str, refusal: FirnError) -> None:
+        """Lets clients find the log no more: it does not lead."""
+        if isinstance(refusal, NotLeader):
+            self.released[name] = refusal
+        self.shards.pop(name)
+        self._by_name.pop(name, None)
+        self.troubles.forget(name)
+
     def _open(self, name: str, failed: ShardLog | None) -> ShardLog:
         log = self._open_locked(name, failed)
         self.close_unused()
@@ -254,7 +280,7 @@ class ShardLogs:
             if log is not None and log is not failed:
                 return log
             try:
-                log = self._keeper.open(spec, failed)
+                log = self.keeper.open(spec, failed)
             except OSError as error:
                 failure = storage_failure(name, error)
                 self.troubles.failed(name, failure)

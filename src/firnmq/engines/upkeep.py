@@ -127,10 +127,12 @@ class Upkeep:
             self._logs.troubles.opened(log.spec.name)
 
     def _shards_to_compact(self) -> list[str]:
-        """Of those of ranges the open ones: the others are opened from time to time for this."""
+        """Not those with other replicas, which would have other bytes then. Of those of ranges the
+        open ones: the others are opened from time to time for this."""
+        singles, replicas = self._logs.shards.singles(), self._logs.replicas
         of_ranges = (log for log in self._logs.opened() if log.spec.is_ranged)
         return [
-            *(spec.name for spec in self._logs.shards.singles() if spec.config.compacts),
+            *(spec.name for spec in singles if spec.config.compacts and spec.name not in replicas),
             *(
                 log.spec.name
                 for log in of_ranges

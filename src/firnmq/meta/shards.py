@@ -274,15 +274,15 @@ class MetaShards(ShardRecords):
         return self._store.recorded(shards)
 
     def shards(self) -> list[ShardSpec]:
-        """All shards in the node's cache that are in no range; those of a topic share its
-        options."""
+        """All shards in the node's cache that are in no range, or in a cluster those that this node
+        leads as the only replica; those of a topic share its options."""
         configs = self._configs()
         found = []
         for entry in self._cache.below(SHARDS):
             if self._store.ranges.find(entry.key.removeprefix(SHARDS)) is not None:
                 continue
             record = decode(entry, ShardRecord)
-            if self._is_shared and record.leader != self._node.node:
+            if self._is_shared and not leads_alone(self._cache, record, self._node.node):
                 continue
             if record.topic_id is None:
                 config = config_of(record.options or {}, entry.key)
@@ -566,6 +566,15 @@ class MetaShards(ShardRecords):
 
     def _now(self) -> int:
         return self._clock.now_ms()
+
+
+def leads_alone(cache: MetaCache, record: ShardRecord, node: int) -> bool:
+    """Whether the node leads the shard and no other node has its active segment. Shards with more
+    replicas get their roles from the replication."""
+    if record.leader != node:
+        return False
+    entry = cache.get(segment_key(record.name, record.active))
+    return entry is None or len(decode(entry, SegmentRecord).replicas) <= 1
 
 
 def _in_part(name: str, error: FirnError) -> StorageFailed:

@@ -23,6 +23,7 @@ from firnmq.adapter import (
 )
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.adapter.forwarding import ShardFollower
+from firnmq.adapter.holders import HolderService, PeerMedium
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
@@ -49,6 +50,7 @@ from firnmq.engines.media.layouts import LayoutByMedium, SharedFile
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.media.snapshots import SnapshotFiles
+from firnmq.engines.replicas.node import NodeReplicas
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.watermark import Replication
@@ -113,6 +115,7 @@ class LocalStore:
         self.member = member
         self._replication = replication
         self._cold = cold
+        self._peers: PeerMedium | None = None
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
         self._tells_of_no_store = False
@@ -190,6 +193,7 @@ class LocalStore:
         with ExitStack() as turns:
             turns.callback(self.manager.follow_topics)
             turns.callback(self.shared.housekeep, is_stopping)
+            turns.callback(self.replicas.housekeep)
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
@@ -245,16 +249,7 @@ class LocalStore:
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
-        if self._tiering.is_on:
-            self.tier = Tier(
-                self._tiering,
-                path,
-                self._open_objects,
-                is_appending=lambda: self.pool.is_busy,
-                append_count=lambda: self.pool.turn_count,
-            )
-            opened.callback(self.tier.close)
-            self._cold = self.tier.cold
+        self._open_remote(opened)
         self._cold_readers = ThreadPoolExecutor(
             config.cold_read_threads, thread_name_prefix="firn-cold"
         )
@@ -266,7 +261,8 @@ class LocalStore:
             StorageType.SEGMENT.value: LayoutByMedium(layout, self.shared),
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = self._backend(layouts)
+        self._snapshots = SnapshotFiles(path / SEGMENT_DIRECTORY, self.files)
+        backend = self._durable_backend = self._backend(layouts)
         self._open_pool(opened, backend)
         judges = ThreadPoolExecutor(_JUDGE_THREADS, thread_name_prefix="firn-judge")
         opened.callback(judges.shutdown)
@@ -291,6 +287,11 @@ class LocalStore:
             ),
         }
         self.engines: dict[str, Engine] = {**self._log_engines}
+        segments = self._log_engines[StorageType.SEGMENT.value]
+        self.replicas = NodeReplicas(backend, self.state, self.pool, segments.logs, judges)
+        """Logs of shards with other replicas, for the driver of replication."""
+        if self.member is not None:
+            self.member.move_by(self.catalog, self.engines, self._snapshots)
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
@@ -314,6 +315,29 @@ class LocalStore:
                 _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
+    def _open_remote(self, opened: ExitStack) -> None:
+        """What reads segments that are not here: from the object store, and from other nodes."""
+
+        def is_appending() -> bool:
+            return self.pool.is_busy
+
+        def append_count() -> int:
+            return self.pool.turn_count
+
+        if self._tiering.is_on:
+            self.tier = Tier(
+                self._tiering,
+                self.path,
+                self._open_objects,
+                is_appending=is_appending,
+                append_count=append_count,
+            )
+            opened.callback(self.tier.close)
+            self._cold = self.tier.cold
+        if self.member is not None:
+            self._peers = PeerMedium(self.member.cluster, self.path, is_appending, append_count)
+            opened.callback(self._peers.close)
+
     def _backend(self, layouts: dict[str, ByteLayout]) -> DurableBackend:
         return DurableBackend(
             self.kv,
@@ -325,7 +349,8 @@ class LocalStore:
             self._replication,
             shared=self.shared,
             due=DueTimes(self.kv, self.config.producer_expiration_ms),
-            snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
+            snapshots=self._snapshots,
+            peers=self._peers,
         )
 
     def _open_shared(self, opened: ExitStack) -> None:
@@ -372,7 +397,9 @@ class LocalStore:
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
         member.mark.start(lambda: self.pool.turn_count)
-        member.serve(self.catalog, drivers, follower)
+        holder = HolderService(member.cluster, self.catalog, self._durable_backend.open_segment)
+        opened.callback(holder.close)
+        member.serve(self.catalog, drivers, follower, holder)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
         """What writes the logs. Closing serves what is queued, with the rolls that it waits for."""

@@ -66,9 +66,11 @@ def _put(store: SqliteMetaStore, uid: int, leader: int = 1, epoch: int = 0) -> N
     store.txn(puts={shard_key("id_0"): encode(record)})
 
 
-def _put_segment(store: SqliteMetaStore, seq: int, *nodes: int) -> None:
+def _put_segment(
+    store: SqliteMetaStore, seq: int, *nodes: int, state: SegmentState = SegmentState.SEALED
+) -> None:
     record = SegmentRecord(
-        state=SegmentState.SEALED,
+        state=state,
         epoch=1,
         leader=nodes[0],
         replicas=nodes,
@@ -126,6 +128,16 @@ def test_a_node_keeps_the_segments_that_it_holds_of_other_nodes_shards(
     engine = Engine()
     assert _follow(store, engine) == {}
     assert engine.kept == {"id_0": [0, 2]}
+
+
+def test_shards_with_more_replicas_are_left_to_the_replication(store: SqliteMetaStore) -> None:
+    _put_segment(store, 0, 1, 2, state=SegmentState.ACTIVE)
+    _put(store, 1)
+    engine = Engine()
+    assert _follow(store, engine) == {}
+    _put(store, 1, leader=2, epoch=1)
+    assert _follow(store, engine) == {}
+    assert engine.kept == {}
 
 
 def test_a_shard_that_moved_while_the_engine_was_opened_is_given_up(

@@ -25,6 +25,7 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
+from firnmq.meta.shards import leads_alone
 
 _log = EventLogger("cluster")
 
@@ -132,11 +133,12 @@ class ShardFollower:
         if record is None:
             return
         led = self._led.get(name)
-        if led is not None and (record.leader != self._node or record.epoch != led.epoch):
+        is_led = leads_alone(self._cache, record, self._node)
+        if led is not None and not (is_led and record.epoch == led.epoch):
             del self._led[name]
             self._release(led, record)
             self._hold(name)
-        if record.leader == self._node and name not in self._led:
+        if is_led and name not in self._led:
             self._take_over(record)
 
     def _drop_unknown(self, first: list[Event]) -> None:
@@ -149,7 +151,7 @@ class ShardFollower:
                 record = known.get(spec.name)
                 if record is None or record.uid != spec.uid:
                     engine.discard(spec)
-                elif record.leader != self._node or record.epoch != spec.epoch:
+                elif record.epoch != spec.epoch or not leads_alone(self._cache, record, self._node):
                     self._release(spec, record)
 
     def _take_over(self, record: ShardRecord) -> None:
@@ -173,7 +175,10 @@ class ShardFollower:
         record = decode(entry, ShardRecord)
         spec = self._spec(record)
         metas = self._segments(name)
-        if spec is None or record.leader == self._node or not (metas or name in self._held):
+        follows = any(each.state is SegmentState.ACTIVE for each in metas)
+        if spec is None or record.leader == self._node or follows:
+            return
+        if not (metas or name in self._held):
             return
         self._held[name] = spec
         self._engine(spec).hold(spec, metas)

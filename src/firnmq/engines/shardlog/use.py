@@ -6,7 +6,7 @@ from __future__ import annotations
 class LogUse:
     """Of one log. Flags that any thread sets, and the owner of each clears."""
 
-    __slots__ = ("due_ms", "is_changed", "is_used")
+    __slots__ = ("due_ms", "is_changed", "is_left_to_system", "is_used")
 
     def __init__(self) -> None:
         self.is_used = True
@@ -15,6 +15,9 @@ class LogUse:
         """Since upkeep visited it."""
         self.due_ms: int | None = None
         """When upkeep has to visit the shard, as far as that is stored; None if nothing is."""
+        self.is_left_to_system = False
+        """Its handler syncs the log and stores its checkpoint when it closes, if nothing did
+        before."""
 
     def note_rolled(self) -> None:
         """With the next segment the next turn stores when the shard is due."""

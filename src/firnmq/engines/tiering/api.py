@@ -71,7 +71,7 @@ class SealedSource(Protocol):
     def index(self) -> IndexDump: ...
 
 
-class ColdMedium(Protocol):
+class RemoteMedium(Protocol):
     """Reads segments that are not here: those in the store, or those that other nodes hold. Safe
     with threads."""
 
@@ -82,6 +82,10 @@ class ColdMedium(Protocol):
     ) -> SegmentIndex:
         """`fetches`: whether a lookup by offset also fetches the bytes there, for a caller that is
         about to read them."""
+
+
+class ColdMedium(RemoteMedium, Protocol):
+    """Reads segments that are only in the store."""
 
     def forget(self, meta: SegmentMeta) -> None:
         """Drops what is cached of a segment."""
@@ -160,11 +164,11 @@ class Unreachable:
         raise NoObjectStore(self._shard, self._meta.seq)
 
 
-def cold_bytes(cold: ColdMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
-    """Bytes of a segment that is only in the store."""
+def cold_bytes(cold: RemoteMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
+    """Bytes of a segment that is not here."""
     return Unreachable(spec, meta) if cold is None else cold.open_bytes(spec, meta)
 
 
-def cold_index(cold: ColdMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
-    """Indexes of a segment that is only in the store."""
+def cold_index(cold: RemoteMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
+    """Indexes of a segment that is not here."""
     return Unreachable(spec, meta) if cold is None else cold.open_index(spec, meta)

@@ -63,8 +63,8 @@ class RollDriver:
                 raise log.refusal
             if log.tail.position == 0 and move is None:
                 return
-            action = _begin(log)
-        self._perform(log, action, move)
+            machine, action = log.rolling, _begin(log)
+        self._perform(log, machine, action, move)
 
     def close(self) -> None:
         """Finishes the rolls that are wanted or under way."""
@@ -75,12 +75,18 @@ class RollDriver:
             with steps.unchanging(log):
                 if log.rolling.state is not RollState.WANTED:
                     return  # A caller has rolled it, or the log was closed.
-                action = _begin(log)
-            self._perform(log, action)
+                machine, action = log.rolling, _begin(log)
+            self._perform(log, machine, action)
         except (FirnError, OSError) as error:
             _log.warning("roll_failed", shard=log.spec.name, error=str(error))
 
-    def _perform(self, log: ShardLog, action: Action, move: steps.Move | None = None) -> None:
+    def _perform(
+        self,
+        log: ShardLog,
+        machine: RollMachine,
+        action: Action,
+        move: steps.Move | None = None,
+    ) -> None:
         """Performs a roll that has begun. Raises what has kept it from happening, when the log was
         closed or takes appends again."""
         seal: steps.Seal | None = None
@@ -92,14 +98,19 @@ class RollDriver:
                     case AwaitShown():
                         event = run_blocking(_await_shown(log, action))
                     case Sync():
-                        steps.sync(log)
+                        steps.sync(log, machine)
                         refusal = _hand_over(log, move)
                         event = Synced() if refusal is None else Refused()
                     case Decide():
                         with log.lock:
                             seal = steps.seal_of(log, move)
-                        seal = steps.decide(log, seal)
-                        event = Decided()
+                        try:
+                            seal = steps.decide(log, seal)
+                            event = Decided()
+                        except TimedOut as error:
+                            if log.replica is None:
+                                raise  # Whether the metadata has changed is unknown.
+                            refusal, event = error, Refused()
                     case _:
                         raise AssertionError(f"{action} is not for a roll under way")
             except STORAGE_ERRORS as error:
@@ -108,7 +119,10 @@ class RollDriver:
                 _log.error("roll_failed", shard=log.spec.name, error=repr(defect))
                 event = Failed(error=defect)
             with log.lock:
-                following = log.rolling.handle(event, monotonic())
+                if log.rolling is not machine:  # It does not lead any more.
+                    assert log.replica is not None
+                    raise log.refusal or log.replica.refused
+                following = machine.handle(event, monotonic())
                 if following and isinstance(following[0], AwaitShown | Sync | Decide):
                     (action,) = following
                     continue
@@ -161,6 +175,8 @@ def _end(
             raise TimedOut(f"{log.spec.name} was not rolled: its replicas are behind")
         case [CloseLog(error=error)]:
             raise log.fail(error) from error
+        case _ if move is not None and seal is not None and seal.is_decided:
+            pass  # This node has read in the metadata that another one leads, and closed the log.
         case _:  # The log was closed in the meantime.
             raise log.refusal or Closed("the log is closed")
 

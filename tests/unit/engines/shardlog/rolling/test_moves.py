@@ -11,6 +11,7 @@ from firnmq.disk import Ticket, run_blocking
 from firnmq.engines import ShardSpec
 from firnmq.engines.catalog.segments import SegmentState, Successor
 from firnmq.engines.shardlog import ShardLog
+from firnmq.engines.shardlog.rolling import RollState
 from firnmq.engines.shardlog.rolling.steps import Move
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.errors import NodeUnavailable, NotLeader
@@ -147,3 +148,20 @@ def test_other_engines_keep_their_shards(tmp_path: Path, storage_type: str) -> N
         assert bench.numbers("moving") == [0, 1]
     finally:
         bench.close()
+
+
+def test_a_move_of_which_the_node_reads_first_in_the_metadata_is_a_success(bench: Bench) -> None:
+    bench.append("moving", 0)
+    log = bench.log("moving")
+    bench.meta.hold()
+    moving = bench.threads.submit(bench.engine.roll, "moving", Receiver().move())
+    bench.meta.wait_until_held()
+    # What follows the metadata gives the shard up while the answer to the move is on its way.
+    following = bench.threads.submit(bench.engine.release, "moving", 0, NotLeader("moving", 1, 2))
+    with log.lock:
+        assert log.change_ended.wait_for(lambda: log.rolling.state is RollState.CLOSING, WAIT_S)
+    bench.meta.release()
+    moving.result(WAIT_S)
+    following.result(WAIT_S)
+    assert _shard(bench).leader == 2
+    assert not bench.engine.has_shard("moving")
