@@ -1,8 +1,8 @@
 """The shards of an engine and their logs, each opened when it is first used.
 
 Logs of shards that are kept as ranges are closed again when many others are used. A closed log is
-only let go: it lives on as long as a caller uses it, and is found again meanwhile, so that a shard
-never has two.
+only let go: it lives on as long as a caller uses it, and is found again by its
+name, so that a shard never has two.
 """
 
 from __future__ import annotations
