@@ -41,6 +41,7 @@ from firnmq.disk.reserve import Reserve, disk_bytes
 from firnmq.engines import CompactionCounts, Engine, ShardState
 from firnmq.engines.catalog.segments import SegmentState
 from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.due import DueTimes
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.media.durable import ByteLayout, DurableBackend
 from firnmq.engines.media.files import segment_engine, segment_layout
@@ -225,15 +226,16 @@ class LocalStore:
             if record.is_local and record.state is not SegmentState.DELETED:
                 shard = shard_of_segment(entry.key)
                 sealed[shard] = sealed.get(shard, 0) + record.length
-        total = 0
-        for spec in self.shards.shards():
-            engine = self.engines[spec.config.storage_type]
-            if not engine.is_open(spec.name):
-                total += sealed.get(spec.name, 0)
-                continue
-            with suppress(FirnError):  # It is being deleted, or cannot be read.
-                total += engine.status(spec.name).length_bytes
-        return total
+        for engine in self.engines.values():
+            for shard in engine.opened():
+                with suppress(FirnError):  # It is being deleted, or cannot be read.
+                    sealed[shard] = engine.status(shard).length_bytes
+        return sum(length for shard, length in sealed.items() if self._find_shard(shard))
+
+    def _find_shard(self, name: str) -> ShardSpec | None:
+        """A shard of this node."""
+        found = (engine.find_shard(name) for engine in self.engines.values())
+        return next((spec for spec in found if spec is not None), None)
 
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them, in shards that this
@@ -294,7 +296,9 @@ class LocalStore:
         self._log_engines = {
             StorageType.MEMORY.value: memory,
             StorageType.ROCKSDB.value: self._durable(rocksdb_engine, backend, judges),
-            StorageType.SEGMENT.value: self._durable(segment_engine, backend, judges),
+            StorageType.SEGMENT.value: self._durable(
+                partial(segment_engine, open_max=config.open_shards), backend, judges
+            ),
         }
         self.engines: dict[str, Engine] = {**self._log_engines}
         segments = self._log_engines[StorageType.SEGMENT.value]
@@ -305,6 +309,7 @@ class LocalStore:
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
+            find=self._find_shard,
             layouts=layouts,
             directory=path / SEGMENT_DIRECTORY,
             shared=self.shared,
@@ -357,6 +362,7 @@ class LocalStore:
             self._cold,
             self._replication,
             shared=self.shared,
+            due=DueTimes(self.kv, self.config.producer_expiration_ms),
             snapshots=self._snapshots,
             peers=self._peers,
         )
@@ -368,7 +374,7 @@ class LocalStore:
             self.files,
             self.kv,
             lane_count=self.config.io_workers,
-            shard_uids=set(self.shards.kept_here().values()),
+            shard_uids=self.shards.uids(),
             file_bytes=min(
                 self.config.shared_file_bytes, disk_bytes(self.path) // _SHARED_FILES_MIN
             ),
@@ -457,9 +463,15 @@ class LocalStore:
             {name: self._factory(name) for name in self.engines},
             on_options=self._judge_tiering,
             shard_count_max=self.config.shard_count_max,
+            shared_shard_count_max=self._shared_shard_count_max(),
             cluster_claim=None if self.member is None else self.member.cluster.claim_topic,
         )
         opened.callback(self.manager.close)
+
+    def _shared_shard_count_max(self) -> int:
+        """In a cluster each of these shards has its own records too."""
+        config = self.config
+        return config.shard_count_max if self.member else config.shared_shard_count_max
 
     def _begin_tiering(self, opened: ExitStack, *, moves: bool) -> None:
         if self.tier is not None:
