@@ -61,6 +61,7 @@ from firnmq.brokers.kafka.protocol.messages import (
 )
 from firnmq.brokers.kafka.routes import (
     Client,
+    Handler,
     consumer_routes,
     owner_of,
     routes,
@@ -145,8 +146,8 @@ class KafkaBroker:
         self.address = address = Address(config.advertised_host or config.host, config.port)
         self._guard = None if authorizer is None else self._new_guard(authorizer, storage)
         alone: KafkaNodes = OneNode(config.node_id, config.cluster_id, address)
-        nodes, forwarding, spread = others or (alone, None, None)
-        self._forwarding: CoordinatorForwarding | None = forwarding
+        self._forwarding: CoordinatorForwarding | None
+        nodes, self._forwarding, spread = others or (alone, None, None)
         self._transactions = transaction_coordinator
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
@@ -173,11 +174,22 @@ class KafkaBroker:
                 storage, transaction_coordinator, coordinator, group_offsets, clock, turns, spread
             ),
         )
-        consumers = ConsumerGroupHandler(storage, coordinator, turns)
-        self._handlers |= consumer_routes(consumers, self._sees)
-        self._handlers |= tool_routes(
-            ToolHandler(storage, config, turns, (shown or {}).get(LOG_DIRS, "")),
-            TransactionLookup(transaction_coordinator, clock, turns),
+        self._handlers |= self._more_routes(storage, coordinator, clock, shown or {})
+
+    def _more_routes(
+        self,
+        storage: KafkaStorage,
+        coordinator: GroupCoordinator,
+        clock: Clock,
+        shown: Mapping[str, str],
+    ) -> dict[type[Message], Handler]:
+        """Those of consumer groups and of administrators' tools."""
+        turns = self.turns
+        return consumer_routes(
+            ConsumerGroupHandler(storage, coordinator, turns), self._sees
+        ) | tool_routes(
+            ToolHandler(storage, self._config, turns, shown.get(LOG_DIRS, "")),
+            TransactionLookup(self._transactions, clock, turns),
         )
 
     async def start(self) -> None:
