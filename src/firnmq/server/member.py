@@ -198,7 +198,15 @@ class ClusterMember:
     def begin(
         self, meta: MetaStore, cache: MetaCache, shards: MetaShards, identity: NodeIdentity
     ) -> Cluster:
-        self.cluster = Cluster(meta, cache, shards, identity, self.secret, self._certificates)
+        self.cluster = Cluster(
+            meta,
+            cache,
+            shards,
+            identity,
+            self.secret,
+            self._certificates,
+            replication_factor=self.config.replication_factor,
+        )
         self._waiting = ThreadPoolExecutor(_FORWARD_THREADS, thread_name_prefix="firn-forward")
         return self.cluster
 

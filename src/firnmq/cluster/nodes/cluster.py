@@ -29,8 +29,6 @@ CATCH_UP_S = 3.0
 PING = "ping"
 """The operation that every node answers at once."""
 _PING_S = 1.0
-REPLICAS_DEFAULT = 3
-"""Of new topics, where there are so many nodes."""
 
 
 class Cluster:
@@ -45,7 +43,11 @@ class Cluster:
         secret: bytes,
         certificates: Certificates | None = None,
         clock: Clock | None = None,
+        *,
+        replication_factor: int = 1,
     ) -> None:
+        """`replication_factor`: of new topics that do not say it, where there are so many nodes."""
+        self._replication_factor = replication_factor
         self.store = store
         self.cache = cache
         self.shards = shards
@@ -116,8 +118,8 @@ class Cluster:
         count = len(self.members.registered)
         factor = config.replication_factor
         if factor is None:
-            is_single = config.not_replicable is not None or count < REPLICAS_DEFAULT
-            factor = 1 if is_single else REPLICAS_DEFAULT
+            is_single = config.not_replicable is not None or count < self._replication_factor
+            factor = 1 if is_single else self._replication_factor
         if factor > 1 and factor > count:
             raise TooFewNodes(factor, count)
         return dataclasses.replace(config, replication_factor=factor)
