@@ -367,6 +367,8 @@ class StorageDriverManager:
             raise InvalidArgument(topic.name, kept_by)
         if config.expire_header != before.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
+        if config.replication_factor is None:  # Left as it is by a change of all options.
+            config = dataclasses.replace(config, replication_factor=before.replication_factor)
         if config.replication_factor != before.replication_factor:
             raise InvalidArgument("replication.factor", "is fixed when a topic is made")
         config.check_new()
