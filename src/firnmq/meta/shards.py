@@ -231,6 +231,10 @@ class MetaShards(ShardRecords):
             )
         return found
 
+    def has_here(self, record: SegmentRecord) -> bool:
+        """Whether this node has a segment's bytes."""
+        return record.is_local if self._seen_by is None else self._seen_by in record.holders
+
     def kept_here(self) -> dict[str, int]:
         """The numbers, by name, of shards that this node leads or holds segments of."""
         kept = {spec.name: spec.uid for spec in self.shards()}
@@ -346,6 +350,11 @@ class MetaShards(ShardRecords):
     def active_seq(self, uid: int) -> int:
         return self._shard(uid)[1].active
 
+    @property
+    def own_holders(self) -> tuple[int, ...]:
+        """The holders of a segment that this node alone has; none where the node is alone."""
+        return () if self._seen_by is None else (self._seen_by,)
+
     def not_led(self, uid: int) -> NotLeader:
         """The error for what only the shard's leader does, which another node is."""
         _, shard = self._shard(uid)
@@ -398,7 +407,11 @@ class MetaShards(ShardRecords):
         bounds = (segment.start, last.end)
         if (new.base_offset, new.end_offset) != bounds or new.state is not SegmentState.SEALED:
             raise IllegalTransition(f"segment {new.seq} cannot become another segment")
-        puts: dict[str, Record] = {entry.key: sealed_record(segment, new, last.producers)}
+        changed = sealed_record(segment, new, last.producers)
+        if self._is_shared and new.slot != segment.slot:  # It was rewritten here.
+            own = self._node.replica
+            changed = msgspec.structs.replace(changed, replicas=(own.node,), isr=(own,))
+        puts: dict[str, Record] = {entry.key: changed}
         puts.update((other.key, deleted_record(record)) for other, record in others)
         compared = (entry, *(other for other, _ in others))
         self._txn([Compare.unchanged(each) for each in compared], puts)

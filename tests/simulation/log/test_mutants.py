@@ -66,7 +66,7 @@ def recovered_without_truncating(patch: Patch) -> None:
 
 
 def producers_not_restored(patch: Patch) -> None:
-    def empty(spec: object, backend: object, end_offset: int) -> Snapshot:
+    def empty(spec: object, backend: object, end_offset: int, *, has_moved: bool) -> Snapshot:
         return Snapshot(end_offset)
 
     patch.setattr(recovery, "_read_snapshot", empty)

@@ -82,7 +82,9 @@ class ShardFollower:
         shards = {
             shard_of_segment(event.key)
             for event in events
-            if event.entry is None or self._node in decode(event.entry, SegmentRecord).replicas
+            if event.entry is None
+            or shard_of_segment(event.key) in self._held
+            or self._node in decode(event.entry, SegmentRecord).replicas
         }
         if shards:
             self._work.put(frozenset(shards))

@@ -18,6 +18,7 @@ from firnmq.disk import call_blocking
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.server.admin.elsewhere import Elsewhere
+from firnmq.server.admin.endpoints.cluster import ClusterAdmin
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
 from firnmq.server.admin.endpoints.rules import RuleAdmin
@@ -78,7 +79,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         TierAdmin(parts, others),
         LakeAdmin(parts),
         status,
-        reports.cluster,
+        ClusterAdmin(parts, reports),
     )
     guard = _Guard(admin, tokens, parts, bodies, streams)
     if others is not None:
