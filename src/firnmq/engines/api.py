@@ -45,6 +45,8 @@ class Acks(IntEnum):
     """This node has it."""
     ALL = -1
     """Every replica in sync has it: with one replica the same."""
+    QUORUM = -2
+    """A majority of all replicas has it: with one replica the same. It may not be readable yet."""
 
 
 class Appended(NamedTuple):

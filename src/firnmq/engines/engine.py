@@ -102,6 +102,11 @@ class LogEngine:
     def is_closed(self) -> bool:
         return self._logs.is_closed
 
+    @property
+    def logs(self) -> ShardLogs:
+        """Where logs with other replicas are shown to clients."""
+        return self._logs
+
     # Shards -------------------------------------------------------------------------------------
 
     def create_shard(self, name: str, config: TopicConfig) -> ShardSpec:
@@ -404,6 +409,8 @@ class LogEngine:
         log = self._logs.writable(shard)
         with unchanging(log):
             _refuse(log)
+            if log.replica is not None:
+                raise InvalidArgument("shard", f"{shard} has replicas and cannot be truncated")
             position = cut_position(log, offset)
             if position is None:
                 return

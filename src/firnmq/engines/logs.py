@@ -15,6 +15,7 @@ from firnmq.engines.troubles import ShardTroubles
 from firnmq.errors import (
     Closed,
     Corruption,
+    FirnError,
     NotLeader,
     ShardNotFound,
     StorageFailed,
@@ -31,7 +32,7 @@ class ShardLogs:
 
     def __init__(self, keeper: LogKeeper, specs: Iterable[ShardSpec], health: Health) -> None:
         """Of the specs only those of the keeper's storage type are taken."""
-        self._keeper = keeper
+        self.keeper = keeper
         self.specs = {
             spec.name: spec for spec in specs if spec.config.storage_type == keeper.storage_type
         }
@@ -41,6 +42,8 @@ class ShardLogs:
         """The log of a shard if it is open, whether it is refused or not. Never waits."""
         self.released: dict[str, NotLeader] = {}
         """Shards that were this node's, until they are again or are deleted."""
+        self.replicas: dict[str, ShardLog] = {}
+        """Logs with other replicas, whether they lead or follow. Those that lead can be found."""
         self._opening = [threading.Lock() for _ in range(_LOCK_STRIPES)]
         self.is_closed = False
 
@@ -59,7 +62,7 @@ class ShardLogs:
         self.check_open()
         spec = self.specs.get(name)
         if spec is None:
-            raise self.released.get(name) or ShardNotFound(name, within=self._keeper.storage_type)
+            raise self.released.get(name) or ShardNotFound(name, within=self.keeper.storage_type)
         return spec
 
     def adopt(self, spec: ShardSpec) -> None:
@@ -79,9 +82,9 @@ class ShardLogs:
         log = self.find(name)
         if log.refusal is None:
             return log
-        if isinstance(log.refusal, StorageFailed):
+        if isinstance(log.refusal, StorageFailed) and log.replica is None:
             return self._open(name, log)
-        raise log.refusal
+        raise log.refusal  # What becomes of a failed replica is not for this node alone to say.
 
     def opening(self, spec: ShardSpec) -> threading.Lock:
         """Held while the shard's log is opened, dropped or given another spec."""
@@ -90,14 +93,15 @@ class ShardLogs:
     def drop(self, spec: ShardSpec) -> None:
         """Removes a shard's bytes, after its log has refused all further use."""
         with self.opening(spec), ExitStack() as held:
-            log = self._by_name.pop(spec.name, None)
+            log = self._by_name.pop(spec.name, None) or self.replicas.get(spec.name)
+            self.replicas.pop(spec.name, None)
             if log is not None:
                 with log.lock:
                     log.refuse(ShardNotFound(spec.name))
                     wait_for_changes(log)
                 held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
                 held.enter_context(log.lock)
-            self._keeper.drop_shard(spec, log)
+            self.keeper.drop_shard(spec, log)
             self.troubles.forget(spec.name)
 
     def discard(self, spec: ShardSpec) -> None:
@@ -111,9 +115,9 @@ class ShardLogs:
     def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         """Removes all segments but these, unless the shard is this node's."""
         with self.opening(spec):
-            if spec.name not in self.specs:
+            if spec.name not in self.specs and spec.name not in self.replicas:
                 try:
-                    self._keeper.keep(spec, metas)
+                    self.keeper.keep(spec, metas)
                 except OSError as error:
                     raise storage_failure(spec.name, error) from error
 
@@ -136,6 +140,28 @@ class ShardLogs:
                 held.enter_context(log.upkeep)  # Until compaction has seen the refusal.
             self.troubles.forget(spec.name)
 
+    def show_replica(self, log: ShardLog) -> None:
+        """Adds a log with other replicas, in the place of an earlier one of its shard. Clients find
+        it if it leads."""
+        name = log.spec.name
+        self.replicas[name] = log
+        assert log.replica is not None
+        if log.replica.leads:
+            self.specs[name] = log.spec
+            self._by_name[name] = log
+            self.released.pop(name, None)
+            self.troubles.opened(name)
+        else:
+            self.hide_replica(name, log.replica.refused)
+
+    def hide_replica(self, name: str, refusal: FirnError) -> None:
+        """Lets clients find the log no more: it does not lead."""
+        if isinstance(refusal, NotLeader):
+            self.released[name] = refusal
+        self.specs.pop(name, None)
+        self._by_name.pop(name, None)
+        self.troubles.forget(name)
+
     def _open(self, name: str, failed: ShardLog | None) -> ShardLog:
         spec = self.spec(name)
         with self.opening(spec):
@@ -144,7 +170,7 @@ class ShardLogs:
             if log is not None and log is not failed:
                 return log
             try:
-                log = self._keeper.open(spec, failed)
+                log = self.keeper.open(spec, failed)
             except OSError as error:
                 failure = storage_failure(name, error)
                 self.troubles.failed(name, failure)

@@ -92,7 +92,9 @@ class Upkeep:
             self._logs.troubles.opened(log.spec.name)
 
     def _shards_to_compact(self) -> list[str]:
-        return [name for name, spec in list(self._logs.specs.items()) if spec.config.compacts]
+        """Not those with other replicas, which would have other bytes then."""
+        specs, replicas = list(self._logs.specs.items()), self._logs.replicas
+        return [name for name, spec in specs if spec.config.compacts and name not in replicas]
 
     def _is_to_be_rolled(self, log: ShardLog) -> bool:
         """Whether the active segment is old enough to be sealed, or all of it to be dropped."""

@@ -27,7 +27,7 @@ def acknowledged_before_the_sync(patch: Patch) -> None:
 
 
 def sealed_before_the_sync(patch: Patch) -> None:
-    def sync(log: ShardLog) -> None:
+    def sync(log: ShardLog, machine: object) -> None:
         with log.lock:
             log.release_preallocation()
             steps.commit(log)

@@ -13,12 +13,13 @@ from firnmq.engines.catalog.segments import Frame, Rows, Segment, SegmentBytes, 
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.stored_copy import StoredCopy, drop_strays_of
 from firnmq.engines.deadlines import Deadlines
-from firnmq.engines.inline import InlineAppends
+from firnmq.engines.inline import InlineAppends, may_run_turn
 from firnmq.engines.media.layouts import SharedFile
 from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import Producer, ProducerStates, pack_aborted, unpack_aborted
+from firnmq.engines.shardlog.replica import ReplicaId
 from firnmq.engines.shardlog.rolling import ParkingBudget
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.rolling.steps import Move, unchanging
@@ -30,11 +31,13 @@ from firnmq.eventlog import EventLogger
 from firnmq.health import Health
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import (
+    U64,
     aborted_key,
     aborted_range,
     checkpoint_key,
     deletion_key,
     deletion_range,
+    fence_key,
     last_offset_of,
     producer_id_of,
     producer_key,
@@ -212,6 +215,22 @@ class DurableBackend:
             for producer_id in producer_ids:
                 batch.delete(Family.INDEX, producer_key(spec.uid, producer_id))
 
+    def fence_of(self, replica: ReplicaId) -> int:
+        packed = self._kv.get(Family.INDEX, fence_key(*replica))
+        return 0 if packed is None else U64.unpack(packed)[0]
+
+    def keep_fence(self, replica: ReplicaId, fence: int) -> None:
+        with self._kv.batch() as batch:
+            batch.put(Family.INDEX, fence_key(*replica), U64.pack(fence))
+        self._kv.sync()
+
+    def forget_fence(self, replica: ReplicaId) -> None:
+        with self._kv.batch() as batch:
+            batch.delete(Family.INDEX, fence_key(*replica))
+
+    def sync_index(self) -> None:
+        self._kv.sync()
+
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         if not segment.meta.is_local:
             if segment.meta.holders:
@@ -305,7 +324,7 @@ class DurableKeeper:
         needs_worker = (
             total_bytes > _INLINE_BYTES_MAX
             or self._backend.has_failed
-            or not all(log.may_run_inline() for log in logs)
+            or not all(map(may_run_turn, logs))
         )
         self._pool.submit(numbered, inline_in=None if needs_worker else inline.loop)
 

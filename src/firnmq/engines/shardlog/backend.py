@@ -25,6 +25,7 @@ from firnmq.record.deletion import Deletion
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
+    from firnmq.engines.shardlog.replica import ReplicaId
     from firnmq.engines.shardlog.rolling.parked import ParkingBudget
     from firnmq.engines.shardlog.watermark import Replication
 
@@ -108,6 +109,10 @@ class LogState(Protocol):
         """What is kept for the shard's table; None if it has none."""
 
 
+def open_segment(backend: Backend, spec: ShardSpec, meta: SegmentMeta) -> Segment:
+    return Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+
+
 class Backend(Protocol):
     """What differs between engines: where bytes and indexes are, and what commits them."""
 
@@ -146,6 +151,18 @@ class Backend(Protocol):
     def restore(self, spec: ShardSpec, snapshot: Snapshot) -> None:
         """Keeps of producers, aborted transactions and deletions what a snapshot says, and nothing
         else; unsynced, as a later opening does it again."""
+
+    def fence_of(self, replica: ReplicaId) -> int:
+        """The fence that is kept for a replica, 0 if none is."""
+
+    def keep_fence(self, replica: ReplicaId, fence: int) -> None:
+        """Durable when this returns."""
+
+    def forget_fence(self, replica: ReplicaId) -> None:
+        """Of a segment that is sealed; unsynced, as an old fence does no harm."""
+
+    def sync_index(self) -> None:
+        """Makes all index entries durable that were committed before."""
 
     @property
     def snapshots(self) -> Snapshots | None:

@@ -32,7 +32,6 @@ from firnmq.eventlog import EventLogger
 from firnmq.meta import Compare, MetaStore, SqliteMetaStore
 from firnmq.meta.records import (
     CLUSTER,
-    LAKE,
     NEXT_PRODUCER_ID,
     NODES,
     SEGMENTS,
@@ -81,9 +80,6 @@ def check_growth(directory: Path, node: int) -> None:
         if known is not None and known.node != node:
             text = f"{directory} is node {known.node}'s; processes are numbered from it on"
             raise InvalidArgument("kafka.node_id", text)
-        if meta.range(LAKE).entries:
-            text = "its topics have tables, which several processes do not keep yet"
-            raise InvalidArgument(str(directory), text)
 
 
 def make_directories(directory: Path, count: int) -> None:

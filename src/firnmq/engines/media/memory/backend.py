@@ -29,6 +29,7 @@ from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.backend import IndexEntry
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import ProducerStates
+from firnmq.engines.shardlog.replica import ReplicaId
 from firnmq.engines.shardlog.rolling import ParkingBudget
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
@@ -100,6 +101,18 @@ class MemoryBackend:
 
     def restore(self, spec: ShardSpec, snapshot: Snapshot) -> None:
         raise AssertionError("a memory log has no snapshots")
+
+    def fence_of(self, replica: ReplicaId) -> int:
+        raise AssertionError("a memory log has no replicas")
+
+    def keep_fence(self, replica: ReplicaId, fence: int) -> None:
+        raise AssertionError("a memory log has no replicas")
+
+    def forget_fence(self, replica: ReplicaId) -> None:
+        raise AssertionError("a memory log has no replicas")
+
+    def sync_index(self) -> None:
+        """There is nothing that outlives the process."""
 
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         """Only what came with spilled segments is kept."""

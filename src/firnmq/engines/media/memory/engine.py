@@ -38,6 +38,7 @@ from firnmq.engines.shardlog import (
     truncate_log,
 )
 from firnmq.engines.shardlog.append import PreparedBatch
+from firnmq.engines.shardlog.backend import open_segment
 from firnmq.engines.shardlog.changes import trim_deletions
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.rolling.driver import roll_in_memory
@@ -133,7 +134,7 @@ class MemoryKeeper:
         chain = [meta for meta in known if meta.is_sealed]
         deleted = [meta for meta in known if meta.state is SegmentState.DELETED]
         for meta in deleted:  # A crash came between moving the start and removing the bytes.
-            gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+            gone = open_segment(backend, spec, meta)
             backend.drop_segment(spec, gone)
         done = [meta.seq for meta in deleted if meta.tier is None]
         self._state.forget_segments(spec.uid, done)
@@ -146,10 +147,7 @@ class MemoryKeeper:
         seq = max(used, default=-1) + 1
         self._drop_unfinished_spill(spec, chain)
         active = self._begin(spec, known, seq, base_offset)
-        segments = tuple(
-            Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
-            for meta in (*chain, active)
-        )
+        segments = tuple(open_segment(backend, spec, meta) for meta in (*chain, active))
         log = MemoryLog(
             spec,
             backend,

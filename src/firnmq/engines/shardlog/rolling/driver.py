@@ -80,8 +80,8 @@ class RollDriver:
                 raise log.refusal
             if log.tail.position == 0 and move is None:
                 return
-            action = _begin(log)
-        self._perform(log, action, move)
+            machine, action = log.rolling, _begin(log)
+        self._perform(log, machine, action, move)
 
     def _moves_instead(self, log: ShardLog) -> bool:
         """Whether the log has moved to a node that has less to do. If that node is not ready, the
@@ -112,12 +112,18 @@ class RollDriver:
             with steps.unchanging(log):
                 if log.rolling.state is not RollState.WANTED:
                     return  # A caller has rolled it, or the log was closed.
-                action = _begin(log)
-            self._perform(log, action)
+                machine, action = log.rolling, _begin(log)
+            self._perform(log, machine, action)
         except (FirnError, OSError) as error:
             _log.warning("roll_failed", shard=log.spec.name, error=str(error))
 
-    def _perform(self, log: ShardLog, action: Action, move: steps.Move | None = None) -> None:
+    def _perform(
+        self,
+        log: ShardLog,
+        machine: RollMachine,
+        action: Action,
+        move: steps.Move | None = None,
+    ) -> None:
         """Performs a roll that has begun. Raises what has kept it from happening, when the log was
         closed or takes appends again."""
         seal: steps.Seal | None = None
@@ -129,14 +135,19 @@ class RollDriver:
                     case AwaitShown():
                         event = run_blocking(_await_shown(log, action))
                     case Sync():
-                        steps.sync(log)
+                        steps.sync(log, machine)
                         refusal = _hand_over(log, move)
                         event = Synced() if refusal is None else Refused()
                     case Decide():
                         with log.lock:
                             seal = steps.seal_of(log, move)
-                        seal = steps.decide(log, seal)
-                        event = Decided()
+                        try:
+                            seal = steps.decide(log, seal)
+                            event = Decided()
+                        except TimedOut as error:
+                            if log.replica is None:
+                                raise  # Whether the metadata has changed is unknown.
+                            refusal, event = error, Refused()
                     case _:
                         raise AssertionError(f"{action} is not for a roll under way")
             except STORAGE_ERRORS as error:
@@ -145,7 +156,10 @@ class RollDriver:
                 _log.error("roll_failed", shard=log.spec.name, error=repr(defect))
                 event = Failed(error=defect)
             with log.lock:
-                following = log.rolling.handle(event, monotonic())
+                if log.rolling is not machine:  # It does not lead any more.
+                    assert log.replica is not None
+                    raise log.refusal or log.replica.refused
+                following = machine.handle(event, monotonic())
                 if following and isinstance(following[0], AwaitShown | Sync | Decide):
                     (action,) = following
                     continue

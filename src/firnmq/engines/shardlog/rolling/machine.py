@@ -54,7 +54,8 @@ class Synced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The node that shall lead the next segment is not ready for it. Nothing has been decided."""
+    """The node that shall lead the next segment is not ready for it, or the replicas are not.
+    Nothing has been decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
