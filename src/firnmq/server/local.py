@@ -41,6 +41,7 @@ from firnmq.disk.reserve import Reserve, disk_bytes
 from firnmq.engines import CompactionCounts, Engine, ShardState
 from firnmq.engines.catalog.segments import SegmentState
 from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.due import DueTimes
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.media.durable import ByteLayout, DurableBackend
 from firnmq.engines.media.files import segment_engine, segment_layout
@@ -229,13 +230,17 @@ class LocalStore:
                 sealed[shard] = sealed.get(shard, 0) + record.length
                 if self.shards.has_here(record):
                     total += record.length
-        for spec in self.shards.shards():
-            engine = self.engines[spec.config.storage_type]
-            if engine.is_open(spec.name):
+        for engine in self.engines.values():
+            for shard in engine.opened():
                 with suppress(FirnError):  # It is being deleted, or cannot be read.
-                    length = engine.status(spec.name).length_bytes
-                    total += max(length - sealed.get(spec.name, 0), 0)
+                    length = engine.status(shard).length_bytes
+                    total += max(length - sealed.get(shard, 0), 0)
         return total
+
+    def _find_shard(self, name: str) -> ShardSpec | None:
+        """A shard of this node."""
+        found = (engine.find_shard(name) for engine in self.engines.values())
+        return next((spec for spec in found if spec is not None), None)
 
     def report_load(self) -> None:
         """Tells the other nodes of a cluster, now and then, how much this one holds."""
@@ -305,7 +310,9 @@ class LocalStore:
         self._log_engines = {
             StorageType.MEMORY.value: memory,
             StorageType.ROCKSDB.value: self._durable(rocksdb_engine, backend, judges),
-            StorageType.SEGMENT.value: self._durable(segment_engine, backend, judges),
+            StorageType.SEGMENT.value: self._durable(
+                partial(segment_engine, open_max=config.open_shards), backend, judges
+            ),
         }
         self.engines: dict[str, Engine] = {**self._log_engines}
         segments = self._log_engines[StorageType.SEGMENT.value]
@@ -317,6 +324,7 @@ class LocalStore:
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
+            find=self._find_shard,
             layouts=layouts,
             directory=path / SEGMENT_DIRECTORY,
             shared=self.shared,
@@ -369,6 +377,7 @@ class LocalStore:
             self._cold,
             self._replication,
             shared=self.shared,
+            due=DueTimes(self.kv, self.config.producer_expiration_ms),
             snapshots=self._snapshots,
             peers=self.peers,
         )
@@ -380,7 +389,7 @@ class LocalStore:
             self.files,
             self.kv,
             lane_count=self.config.io_workers,
-            shard_uids=set(self.shards.kept_here().values()),
+            shard_uids=self.shards.uids(),
             file_bytes=min(
                 self.config.shared_file_bytes, disk_bytes(self.path) // _SHARED_FILES_MIN
             ),
@@ -469,9 +478,15 @@ class LocalStore:
             {name: self._factory(name) for name in self.engines},
             on_options=self._judge_tiering,
             shard_count_max=self.config.shard_count_max,
+            shared_shard_count_max=self._shared_shard_count_max(),
             cluster_claim=None if self.member is None else self.member.cluster.claim_topic,
         )
         opened.callback(self.manager.close)
+
+    def _shared_shard_count_max(self) -> int:
+        """In a cluster each of these shards has its own records too."""
+        config = self.config
+        return config.shard_count_max if self.member else config.shared_shard_count_max
 
     def _begin_tiering(self, opened: ExitStack, *, moves: bool) -> None:
         if self.tier is not None:
