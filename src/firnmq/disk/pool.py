@@ -185,6 +185,17 @@ class Lane(Generic[R]):
                 self.gathering_loop = gather_in
                 gather_in.call_soon(self._end_gathering)
 
+    def queue_now(self, request: R) -> None:
+        """Queues a request that nothing can wait for, whether there is capacity or not: its caller
+        bounds what it queues. Raises Closed once the pool is closed."""
+        with self.lock:
+            if self.closed:
+                raise Closed("the I/O pool is closed")
+            self.held_count += 1
+            self.held_bytes += request.size_bytes
+            self.requests.append(request)
+            self._wake_worker()
+
     def _end_gathering(self) -> None:
         with self.lock:
             self._wake_worker()

@@ -14,7 +14,7 @@ from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.catalog.transactions import AbortedTransaction
 from firnmq.engines.tiering.api import SealedSource, TierCopy
-from firnmq.errors import FirnError
+from firnmq.errors import FirnError, NotLeader
 from firnmq.index import SegmentIndex
 from firnmq.record import Columns, NewRecord, Record, columns_of_records
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from firnmq.engines.open_log import OpenLog
+    from firnmq.engines.shardlog.rolling.steps import Move
 
 T = TypeVar("T")
 READ_RECORDS_DEFAULT = 1000
@@ -44,6 +45,8 @@ class Acks(IntEnum):
     """This node has it."""
     ALL = -1
     """Every replica in sync has it: with one replica the same."""
+    QUORUM = -2
+    """A majority of all replicas has it: with one replica the same. It may not be readable yet."""
 
 
 class Appended(NamedTuple):
@@ -316,7 +319,14 @@ class UpkeepEngine(Protocol):
     def adopt(self, spec: ShardSpec) -> None:
         """Takes over a shard that the catalog gives to this node."""
 
-    def discard(self, shard: str) -> None:
+    def release(self, shard: str, epoch: int, refusal: NotLeader) -> None:
+        """Forgets a shard that another node leads since; its bytes stay. `epoch` is the one under
+        which it was this node's: under another one it stays."""
+
+    def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Keeps these segments of a shard that another node leads, and no other ones."""
+
+    def discard(self, spec: ShardSpec) -> None:
         """Removes what is here of a shard that the catalog does not have any more."""
 
     def create_shard(self, name: str, config: TopicConfig) -> ShardSpec: ...
@@ -335,7 +345,8 @@ class UpkeepEngine(Protocol):
 
     def truncate(self, shard: str, offset: int) -> None: ...
 
-    def roll(self, shard: str) -> None: ...
+    def roll(self, shard: str, move: Move | None = None) -> None:
+        """Seals the active segment; with a move another node leads the next one."""
 
     def producers(self, shard: str) -> list[ProducerStatus]: ...
 

@@ -45,7 +45,7 @@ from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.changes import drops_of, remove_unlocked
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.reading.survey import producers_of, status_of
-from firnmq.engines.shardlog.rolling.steps import unchanging, wait_until_idle
+from firnmq.engines.shardlog.rolling.steps import Move, unchanging, wait_until_idle
 from firnmq.engines.shardlog.truncate import cut_position
 from firnmq.engines.tiering import copies
 from firnmq.engines.tiering.api import SealedSource, TierCopy
@@ -54,6 +54,7 @@ from firnmq.errors import (
     Closed,
     FirnError,
     InvalidArgument,
+    NotLeader,
     storage_failure,
 )
 from firnmq.health import Health
@@ -101,6 +102,11 @@ class LogEngine:
     def is_closed(self) -> bool:
         return self._logs.is_closed
 
+    @property
+    def logs(self) -> ShardLogs:
+        """Where logs with other replicas are shown to clients."""
+        return self._logs
+
     # Shards -------------------------------------------------------------------------------------
 
     def create_shard(self, name: str, config: TopicConfig) -> ShardSpec:
@@ -145,18 +151,26 @@ class LogEngine:
     def adopt(self, spec: ShardSpec) -> None:
         """Takes over a shard that the catalog gives to this node."""
         self._logs.check_open()
-        self._logs.specs.setdefault(spec.name, spec)
+        self._logs.adopt(spec)
 
-    def discard(self, shard: str) -> None:
+    def release(self, shard: str, epoch: int, refusal: NotLeader) -> None:
+        """Forgets a shard that another node leads since; its bytes stay. `epoch` is the one under
+        which it was this node's: under another one it stays."""
+        self._logs.release(shard, epoch, refusal)
+
+    def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Keeps these segments of a shard that another node leads, and no other ones."""
+        self._logs.check_open()
+        self._logs.hold(spec, metas)
+
+    def discard(self, spec: ShardSpec) -> None:
         """Removes what is here of a shard that the catalog does not have any more."""
         self._logs.check_open()
-        spec = self._logs.specs.pop(shard, None)
-        if spec is not None:
-            try:
-                self._logs.drop(spec)
-                self._state.forget_here([spec])
-            except OSError as error:
-                raise storage_failure(shard, error) from error
+        try:
+            self._logs.discard(spec)
+            self._state.forget_here([spec])
+        except OSError as error:
+            raise storage_failure(spec.name, error) from error
 
     def list_shard(self) -> list[ShardSpec]:
         return list(self._logs.specs.values())
@@ -395,6 +409,8 @@ class LogEngine:
         log = self._logs.writable(shard)
         with unchanging(log):
             _refuse(log)
+            if log.replica is not None:
+                raise InvalidArgument("shard", f"{shard} has replicas and cannot be truncated")
             position = cut_position(log, offset)
             if position is None:
                 return
@@ -403,13 +419,17 @@ class LogEngine:
             except STORAGE_ERRORS as error:
                 raise log.fail(error) from error
 
-    def roll(self, shard: str) -> None:
-        """Seals the active segment now; an empty one stays."""
+    def roll(self, shard: str, move: Move | None = None) -> None:
+        """Seals the active segment now; an empty one stays. With a move another node leads the next
+        segment, and the shard is not this engine's any more when this returns."""
         log = self._logs.writable(shard)
         try:
-            self._keeper.roll(log)
+            self._keeper.roll(log, move)
         except OSError as error:
             raise storage_failure(shard, error) from error
+        if move is not None:
+            refusal = NotLeader(shard, move.node, move.successor.node)
+            self._logs.release(shard, log.spec.epoch, refusal)
 
     # Copies in an object store --------------------------------------------------------------------
 

@@ -15,10 +15,12 @@ from firnmq.config import Durability
 from firnmq.disk import Lane, Notice, Settlement
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
+from firnmq.engines.catalog.segments import Medium
 from firnmq.engines.shardlog import Append, ShardLog
 from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.rolling.steps import is_old
+from firnmq.engines.shardlog.tail import chained
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.shardlog.watchers import BatchWatcher, ShownBatch
 from firnmq.errors import FirnError
@@ -72,7 +74,7 @@ class InlineAppends:
         except STORAGE_ERRORS as error:
             self._changed.append((log, base_offset, b"", log.view))
             raise log.fail(error) from error
-        log.take_written(batch, base_offset)
+        _take_written(log, batch, base_offset)
         self._changed.append((log, base_offset, data, log.view))
         return Appended(base_offset, base_offset + batch.record_count)
 
@@ -89,6 +91,34 @@ class InlineAppends:
                 else:
                     others.resolve(watcher, None)
         others.deliver_from(self.loop)
+
+
+def may_run_turn(log: ShardLog) -> bool:
+    """Whether a turn that appends a little is a write into a page cache of the log's own alone."""
+    return (
+        log.spec.config.durability is Durability.OS
+        and log.tail.segment.meta.medium is not Medium.SHARED
+        and log.tail.position > 0
+        and not log.lock.locked()
+    )
+
+
+def _take_written(log: ShardLog, batch: PreparedBatch, base_offset: int) -> None:
+    """Shows one more batch, written at the end. Nothing was staged, no index entry is due, and this
+    is the only replica."""
+    tail, data = log.tail, batch.data
+    tail.crc = chained(tail.crc, data)
+    tail.position += len(data)
+    tail.next_offset = base_offset + batch.record_count
+    builder = tail.builder
+    builder.records_since_point += batch.record_count
+    if batch.max_timestamp > builder.max_timestamp:
+        builder.max_timestamp = batch.max_timestamp
+    if batch.first_expiry_ms < builder.first_expiry_ms:
+        builder.first_expiry_ms = batch.first_expiry_ms
+    if batch.header.producer_id >= 0:
+        log.producers.note(batch.header, base_offset, data, log.backend.clock.now_ms())
+    log.written_alone()
 
 
 def _is_plain(log: ShardLog, batch: PreparedBatch) -> bool:

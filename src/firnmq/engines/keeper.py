@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.inline import InlineAppends
 from firnmq.engines.shardlog import Append, ShardLog
+from firnmq.engines.shardlog.rolling.steps import Move
 
 
 class LogKeeper(Protocol):
@@ -31,14 +34,18 @@ class LogKeeper(Protocol):
         returns.
         """
 
-    def roll(self, log: ShardLog) -> None:
-        """Seals the active segment and opens the next one; an empty one stays. The log's lock is
+    def roll(self, log: ShardLog, move: Move | None = None) -> None:
+        """Seals the active segment and opens the next one; an empty one stays. With a move the next
+        one is another node's, and the log refuses everything from then on. The log's lock is
         free."""
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None: ...
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         """Removes everything of a shard; its log is given if it is open."""
+
+    def keep(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """Removes what is here of a shard that another node leads, except these segments."""
 
     def recount(self, log: ShardLog) -> None:
         """Called, with the lock held, when something other than an append changed the log."""

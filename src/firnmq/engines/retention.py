@@ -40,7 +40,7 @@ def expired_end(
 def to_drop_here(
     segments: Sequence[SegmentMeta], config: TopicConfig, active_bytes: int, clock: Clock
 ) -> list[SegmentMeta]:
-    """Segments that are in the object store and have been here long enough, oldest first.
+    """Segments that are in the object store and have been on nodes long enough, oldest first.
 
     One that is not in the store yet stays, and does not keep later ones from going; the first that
     stays by its age and by the limit ends the search.
@@ -48,7 +48,7 @@ def to_drop_here(
     limit_ms, limit_bytes = config.local_retention_ms, config.local_retention_bytes
     if limit_ms is None and limit_bytes is None:
         return []
-    here = [meta for meta in segments if meta.is_sealed and meta.is_local]
+    here = [meta for meta in segments if meta.is_sealed and meta.is_on_nodes]
     ages_ms = [clock.age_ms(meta.newest_ms) for meta in here]
     remaining = active_bytes + sum(meta.length for meta in here)
     chosen = []

@@ -12,7 +12,7 @@ from firnmq.engines.logs import ShardLogs
 from firnmq.engines.retention import expired_end, has_expired
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.rolling.steps import is_old, unchanging
-from firnmq.errors import Corruption, FirnError, ShardNotFound, StorageFailed
+from firnmq.errors import Corruption, FirnError, NotLeader, ShardNotFound, StorageFailed
 from firnmq.eventlog import EventLogger
 
 _log = EventLogger("engine")
@@ -59,8 +59,8 @@ class Upkeep:
                 continue
             try:
                 self._keep(self._logs.writable(name))
-            except ShardNotFound:
-                continue  # Deleted since.
+            except (NotLeader, ShardNotFound):
+                continue  # Moved or deleted since.
             except (Corruption, StorageFailed) as error:
                 troubles.upkeep_failed(name, error)
             except (FirnError, OSError) as error:
@@ -92,7 +92,9 @@ class Upkeep:
             self._logs.troubles.opened(log.spec.name)
 
     def _shards_to_compact(self) -> list[str]:
-        return [name for name, spec in list(self._logs.specs.items()) if spec.config.compacts]
+        """Not those with other replicas, which would have other bytes then."""
+        specs, replicas = list(self._logs.specs.items()), self._logs.replicas
+        return [name for name, spec in specs if spec.config.compacts and name not in replicas]
 
     def _is_to_be_rolled(self, log: ShardLog) -> bool:
         """Whether the active segment is old enough to be sealed, or all of it to be dropped."""

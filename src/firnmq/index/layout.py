@@ -28,7 +28,7 @@ TIME_KEY = struct.Struct(
     "Q"  # offset of the point
 )
 
-CHECKPOINT, OFFSET, TIME, KEY, TAG, PRODUCER, ABORTED, DELETION = range(8)
+CHECKPOINT, OFFSET, TIME, KEY, TAG, PRODUCER, ABORTED, DELETION, FENCE = range(9)
 NO_SEGMENT = 2**32 - 1
 """In place of a segment: entries of the shard as a whole."""
 KIND_END = 255
@@ -111,6 +111,11 @@ def deletion_range(
 ) -> tuple[bytes, bytes]:
     """Every deletion with an entry in [start, end) is in [first, second)."""
     return deletion_key(shard_uid, start_offset), deletion_key(shard_uid, end_offset)
+
+
+def fence_key(shard_uid: int, segment_seq: int) -> bytes:
+    """The key of the fence of a segment's replica. It stays when the segment's index is emptied."""
+    return PREFIX.pack(shard_uid, NO_SEGMENT, FENCE) + U64.pack(segment_seq)
 
 
 def entry_offset_of(key: bytes) -> int:

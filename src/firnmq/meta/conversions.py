@@ -38,7 +38,9 @@ def sealed_record(
     )
 
 
-def meta_of(seq: int, record: SegmentRecord) -> SegmentMeta:
+def meta_of(seq: int, record: SegmentRecord, node: int | None = None) -> SegmentMeta:
+    """A segment as a node of a cluster sees it, or one that is alone (None)."""
+    holders = () if node is None else record.holders
     return SegmentMeta(
         seq=seq,
         base_offset=record.start,
@@ -59,5 +61,7 @@ def meta_of(seq: int, record: SegmentRecord) -> SegmentMeta:
         tombstone_count=record.tombstone_count,
         transactions=tuple(OpenTransaction(*each) for each in record.transactions),
         tier=record.tier,
-        is_local=record.is_local,
+        holders=holders,
+        is_local=record.is_local if node is None else node in holders,
+        is_led=node is None or record.leader == node,
     )

@@ -107,6 +107,12 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     created_ms: int
     leader_epoch: int = 0
     """The shard's epoch when the segment was opened: its batches name it."""
+    fence: int = 0
+    """Of a segment with more than one replica: goes up when leadership is taken away."""
+    opened: tuple[Replica, ...] = ()
+    """Of such a segment: the incarnation of every replica when it was opened."""
+    lossy: bool = False
+    """Sealed though too few replicas were known to have kept everything."""
     medium: Medium = Medium.NATIVE
     end: int = -1
     length: int = 0
@@ -131,7 +137,12 @@ class SegmentRecord(Record, frozen=True, kw_only=True):
     tier: TierCopy | None = None
     """Its copy in the object store, in progress or finished."""
     is_local: bool = True
-    """Whether bytes and indexes are local; otherwise they are only in the object store."""
+    """Whether any node has bytes and indexes; otherwise they are only in the object store."""
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The nodes that have bytes and indexes. An earlier version did not empty `replicas`."""
+        return self.replicas if self.is_local else ()
 
 
 class GraveRecord(Record, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from firnmq.engines.catalog.segments import (
     IllegalTransition,
     SegmentMeta,
     SegmentState,
+    Successor,
     medium_of_new,
 )
 from firnmq.engines.catalog.state import ShardSpec
@@ -28,6 +29,7 @@ from firnmq.errors import (
     AlreadyExists,
     FirnError,
     InvalidArgument,
+    NotLeader,
     ShardNotFound,
     StaleEpoch,
     StorageFailed,
@@ -57,10 +59,10 @@ from firnmq.meta.records import (
     lake_key,
     segment_key,
     segment_seq_of,
-    segments_prefix,
     shard_key,
     shard_of_segment,
 )
+from firnmq.meta.shard_records import ShardRecords
 
 _log = EventLogger("meta")
 
@@ -75,7 +77,7 @@ _COPIED = b"upload_id"
 """Only the record of a segment with a copy contains this field name."""
 
 
-class MetaShards:
+class MetaShards(ShardRecords):
     """A ShardCatalog of the engines. Safe with threads."""
 
     def __init__(
@@ -90,10 +92,10 @@ class MetaShards:
     ) -> None:
         """`is_shared`: other nodes have shards in the store as well. `shards` are those that this
         node leads."""
+        super().__init__(store, node)
         self._is_shared = is_shared
-        self._store = store
+        self._seen_by = node.node if is_shared else None
         self._cache = cache
-        self._node = node
         self._clock = clock
         self.wait_s = wait_s
         self._adding = threading.Lock()
@@ -208,13 +210,14 @@ class MetaShards:
             self._txn([Compare.unchanged(entry)], {entry.key: changed})
 
     def shards(self) -> list[ShardSpec]:
-        """All shards in the node's cache; those of a topic share its options."""
+        """All shards in the node's cache, or in a cluster those that this node leads as the only
+        replica; those of a topic share its options."""
         topics = (decode(entry, TopicRecord) for entry in self._cache.below(TOPICS))
         configs = {topic.topic_id: topic.config() for topic in topics}
         found = []
         for entry in self._cache.below(SHARDS):
             record = decode(entry, ShardRecord)
-            if self._is_shared and record.leader != self._node.node:
+            if self._is_shared and not leads_alone(self._cache, record, self._node.node):
                 continue
             if record.topic_id is None:
                 config = config_of(record.options or {}, entry.key)
@@ -227,6 +230,21 @@ class MetaShards:
                 ShardSpec(name=record.name, uid=record.uid, config=config, epoch=record.epoch)
             )
         return found
+
+    def kept_here(self) -> dict[str, int]:
+        """The numbers, by name, of shards that this node leads or holds segments of."""
+        kept = {spec.name: spec.uid for spec in self.shards()}
+        if self._is_shared:
+            held = {
+                shard_of_segment(entry.key)
+                for entry in self._cache.below(SEGMENTS)
+                if self._node.node in decode(entry, SegmentRecord).holders
+            }
+            for name in held:
+                entry = self._cache.get(shard_key(name))
+                if entry is not None:
+                    kept[name] = decode(entry, ShardRecord).uid
+        return kept
 
     def remove_shards(self, names: Iterable[str], compares: Sequence[Compare] = ()) -> None:
         """Deletes the records of shards and their segments; ignores missing ones. StaleEpoch, with
@@ -314,15 +332,12 @@ class MetaShards:
 
     def chain(self, uid: int) -> list[SegmentMeta]:
         """The shard's segments in order, including those whose bytes are being removed."""
-        return [
-            meta_of(segment_seq_of(entry.key), decode(entry, SegmentRecord))
-            for entry in self._segments(self._name(uid))
-        ]
+        return [self._meta_of(entry) for entry in self._segments(self._name(uid))]
 
     def segment(self, uid: int, seq: int) -> SegmentMeta | None:
         """One segment, read from the store."""
         entry = self._store.get(segment_key(self._name(uid), seq))
-        return None if entry is None else meta_of(seq, decode(entry, SegmentRecord))
+        return None if entry is None else self._meta_of(entry)
 
     def producers(self, uid: int, seq: int) -> tuple[tuple[int, bytes], ...]:
         """Idempotent producers at the end of a segment that an earlier version has sealed."""
@@ -331,21 +346,44 @@ class MetaShards:
     def active_seq(self, uid: int) -> int:
         return self._shard(uid)[1].active
 
-    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
-        """Seals the active segment and activates the next one, in one transaction."""
+    def not_led(self, uid: int) -> NotLeader:
+        """The error for what only the shard's leader does, which another node is."""
+        _, shard = self._shard(uid)
+        leader = None if shard.leader == self._node.node else shard.leader
+        return NotLeader(shard.name, self._node.node, leader)
+
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        successor: Successor | None = None,
+    ) -> SegmentMeta:
+        """Seals the active segment and activates the next one, in one transaction. A successor
+        leads it under the shard's next epoch. An empty segment is not sealed: its record goes."""
         name = self._name(uid)
         entry, segment = self._held(name, sealed.seq, sealed.epoch - 1, SegmentState.ACTIVE)
         shard_entry, shard = self._shard(uid)
         if shard.active != sealed.seq or active.base_offset != sealed.end_offset:
             raise StaleEpoch(f"{name}/{sealed.seq}", sealed.epoch - 1, segment.epoch)
-        self._txn(
-            [Compare.unchanged(entry), Compare.unchanged(shard_entry)],
-            {
-                entry.key: sealed_record(segment, sealed),
-                segment_key(name, active.seq): self._active(active),
-                shard_entry.key: msgspec.structs.replace(shard, active=active.seq),
-            },
-        )
+        following = msgspec.structs.replace(shard, active=active.seq)
+        leader = None
+        if successor is not None:
+            leader = Replica(successor.node, successor.incarnation)
+            following = msgspec.structs.replace(
+                following, leader=leader.node, epoch=shard.epoch + 1
+            )
+            active = dataclasses.replace(active, leader_epoch=following.epoch)
+        record = self._active(active, leader)
+        puts: dict[str, Record] = {
+            segment_key(name, active.seq): record,
+            shard_entry.key: following,
+        }
+        deletes = [entry.key] if sealed.length == 0 else []
+        if sealed.length:
+            puts[entry.key] = sealed_record(segment, sealed)
+        self._txn([Compare.unchanged(entry), Compare.unchanged(shard_entry)], puts, deletes)
+        return meta_of(active.seq, record, self._seen_by)
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Replaces a sealed segment and those after it, which were merged into it, by one segment
@@ -376,8 +414,14 @@ class MetaShards:
         entry, segment = self._held(
             name, new.seq, new.epoch - 1, SegmentState.SEALED, SegmentState.TIERED
         )
+        is_held = new.is_local or bool(new.holders)
         changed = msgspec.structs.replace(
-            segment, state=new.state, epoch=new.epoch, tier=new.tier, is_local=new.is_local
+            segment,
+            state=new.state,
+            epoch=new.epoch,
+            tier=new.tier,
+            is_local=is_held,
+            replicas=segment.replicas if is_held else (),
         )
         self._txn([Compare.unchanged(entry)], {entry.key: changed})
 
@@ -387,10 +431,9 @@ class MetaShards:
         for entry in self._cache.below(SEGMENTS):
             if _COPIED not in entry.value:
                 continue
-            record = decode(entry, SegmentRecord)
-            if record.state is SegmentState.DELETED and record.tier is not None:
-                shard = shard_of_segment(entry.key)
-                found.append((shard, meta_of(segment_seq_of(entry.key), record)))
+            meta = self._meta_of(entry)
+            if meta.state is SegmentState.DELETED and meta.tier is not None:
+                found.append((shard_of_segment(entry.key), meta))
         return found
 
     def forget_copy(self, uid: int, seq: int) -> None:
@@ -484,63 +527,8 @@ class MetaShards:
         for part in _parts([segment_key(name, seq) for seq in seqs], self._store.txn_ops_max):
             self._txn([], {}, part)
 
-    # Reading and writing ------------------------------------------------------------------------
-
-    def _txn(
-        self,
-        compares: Sequence[Compare],
-        puts: Mapping[str, Record],
-        deletes: Sequence[str] = (),
-    ) -> None:
-        try:
-            self._store.txn(
-                [self._node.guard, *compares],
-                {key: encode(record) for key, record in puts.items()},
-                deletes,
-            )
-        except TxnConflict as conflict:
-            self._judge(conflict)
-            raise StaleEpoch(conflict.compare.key, conflict.compare.revision, conflict.found) from (
-                conflict
-            )
-
-    def _judge(self, conflict: TxnConflict) -> None:
-        if conflict.compare == self._node.guard:
-            raise self._node.refusal(self._store) from conflict
-
-    def _name(self, uid: int) -> str:
-        name = self._names.get(uid)
-        if name is None:
-            raise ShardNotFound(f"number {uid}", within="the metadata")
-        return name
-
-    def _shard(self, uid: int) -> tuple[Entry, ShardRecord]:
-        name = self._name(uid)
-        entry = self._store.get(shard_key(name))
-        if entry is None:
-            raise ShardNotFound(name, within="the metadata")
-        return entry, decode(entry, ShardRecord)
-
-    def _segments(self, name: str) -> tuple[Entry, ...]:
-        return self._store.range(segments_prefix(name)).entries
-
-    def _segment(self, name: str, seq: int) -> Entry:
-        entry = self._store.get(segment_key(name, seq))
-        if entry is None:
-            raise StaleEpoch(f"{name}/{seq}", -1, -1)
-        return entry
-
-    def _held(
-        self, name: str, seq: int, epoch: int, *states: SegmentState
-    ) -> tuple[Entry, SegmentRecord]:
-        """A segment's record, which must have the caller's epoch and one of the given states."""
-        entry = self._store.get(segment_key(name, seq))
-        if entry is None:
-            raise StaleEpoch(f"{name}/{seq}", epoch, -1)
-        segment = decode(entry, SegmentRecord)
-        if segment.epoch != epoch or segment.state not in states:
-            raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
-        return entry, segment
+    def _meta_of(self, entry: Entry) -> SegmentMeta:
+        return meta_of(segment_seq_of(entry.key), decode(entry, SegmentRecord), self._seen_by)
 
     def _active(self, meta: SegmentMeta, leader: Replica | None = None) -> SegmentRecord:
         leader = leader or self._node.replica
@@ -558,6 +546,15 @@ class MetaShards:
 
     def _now(self) -> int:
         return self._clock.now_ms()
+
+
+def leads_alone(cache: MetaCache, record: ShardRecord, node: int) -> bool:
+    """Whether the node leads the shard and no other node has its active segment. Shards with more
+    replicas get their roles from the replication."""
+    if record.leader != node:
+        return False
+    entry = cache.get(segment_key(record.name, record.active))
+    return entry is None or len(decode(entry, SegmentRecord).replicas) <= 1
 
 
 def _in_part(name: str, error: FirnError) -> StorageFailed:

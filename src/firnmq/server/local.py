@@ -23,6 +23,7 @@ from firnmq.adapter import (
 )
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.adapter.forwarding import ShardFollower
+from firnmq.adapter.holders import HolderService, PeerMedium
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
@@ -48,6 +49,7 @@ from firnmq.engines.media.layouts import LayoutByMedium, SharedFile
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.media.snapshots import SnapshotFiles
+from firnmq.engines.replicas.node import NodeReplicas
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
 from firnmq.engines.shardlog.watermark import Replication
@@ -112,6 +114,7 @@ class LocalStore:
         self.member = member
         self._replication = replication
         self._cold = cold
+        self._peers: PeerMedium | None = None
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
         self._tells_of_no_store = False
@@ -189,6 +192,7 @@ class LocalStore:
         with ExitStack() as turns:
             turns.callback(self.manager.follow_topics)
             turns.callback(self.shared.housekeep, is_stopping)
+            turns.callback(self.replicas.housekeep)
             for engine in reversed(self.engines.values()):
                 turns.callback(engine.housekeep, is_stopping)
 
@@ -218,11 +222,12 @@ class LocalStore:
         return total
 
     def roll_tiered(self, topic: str | None = None) -> None:
-        """Seals the active segments of topics with tiering, or of one of them."""
+        """Seals the active segments of topics with tiering, or of one of them, in shards that this
+        node leads."""
         for each in self.catalog.topics():
             if each.config.is_tiered and topic in (None, each.name):
                 engine = self.engines[each.config.storage_type]
-                for shard in each.shard_names():
+                for shard in filter(engine.has_shard, each.shard_names()):
                     engine.roll(shard)
 
     def compaction_counts(self) -> dict[str, CompactionCounts]:
@@ -242,16 +247,7 @@ class LocalStore:
         opened.callback(self.files.close)
         self._readers = ThreadPoolExecutor(config.read_threads, thread_name_prefix="firn-read")
         opened.callback(self._readers.shutdown)
-        if self._tiering.is_on:
-            self.tier = Tier(
-                self._tiering,
-                path,
-                self._open_objects,
-                is_appending=lambda: self.pool.is_busy,
-                append_count=lambda: self.pool.turn_count,
-            )
-            opened.callback(self.tier.close)
-            self._cold = self.tier.cold
+        self._open_remote(opened)
         self._cold_readers = ThreadPoolExecutor(
             config.cold_read_threads, thread_name_prefix="firn-cold"
         )
@@ -263,7 +259,8 @@ class LocalStore:
             StorageType.SEGMENT.value: LayoutByMedium(layout, self.shared),
             StorageType.ROCKSDB.value: RowLayout(self.kv),
         }
-        backend = self._backend(layouts)
+        self._snapshots = SnapshotFiles(path / SEGMENT_DIRECTORY, self.files)
+        backend = self._durable_backend = self._backend(layouts)
         self._open_pool(opened, backend)
         judges = ThreadPoolExecutor(_JUDGE_THREADS, thread_name_prefix="firn-judge")
         opened.callback(judges.shutdown)
@@ -286,6 +283,11 @@ class LocalStore:
             StorageType.SEGMENT.value: self._durable(segment_engine, backend, judges),
         }
         self.engines: dict[str, Engine] = {**self._log_engines}
+        segments = self._log_engines[StorageType.SEGMENT.value]
+        self.replicas = NodeReplicas(backend, self.state, self.pool, segments.logs, judges)
+        """Logs of shards with other replicas, for the driver of replication."""
+        if self.member is not None:
+            self.member.move_by(self.catalog, self.engines, self._snapshots)
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
@@ -308,6 +310,29 @@ class LocalStore:
                 _log.info("unfinished_topic_removed", topic=topic)
         self.cache.wait_for_revision(self.meta.range(NODES).revision, TOPIC_WAIT_S)
 
+    def _open_remote(self, opened: ExitStack) -> None:
+        """What reads segments that are not here: from the object store, and from other nodes."""
+
+        def is_appending() -> bool:
+            return self.pool.is_busy
+
+        def append_count() -> int:
+            return self.pool.turn_count
+
+        if self._tiering.is_on:
+            self.tier = Tier(
+                self._tiering,
+                self.path,
+                self._open_objects,
+                is_appending=is_appending,
+                append_count=append_count,
+            )
+            opened.callback(self.tier.close)
+            self._cold = self.tier.cold
+        if self.member is not None:
+            self._peers = PeerMedium(self.member.cluster, self.path, is_appending, append_count)
+            opened.callback(self._peers.close)
+
     def _backend(self, layouts: dict[str, ByteLayout]) -> DurableBackend:
         return DurableBackend(
             self.kv,
@@ -318,7 +343,8 @@ class LocalStore:
             self._cold,
             self._replication,
             shared=self.shared,
-            snapshots=SnapshotFiles(self.path / SEGMENT_DIRECTORY, self.files),
+            snapshots=self._snapshots,
+            peers=self._peers,
         )
 
     def _open_shared(self, opened: ExitStack) -> None:
@@ -328,7 +354,7 @@ class LocalStore:
             self.files,
             self.kv,
             lane_count=self.config.io_workers,
-            shard_uids={spec.uid for spec in self.shards.shards()},
+            shard_uids=set(self.shards.kept_here().values()),
             file_bytes=min(
                 self.config.shared_file_bytes, disk_bytes(self.path) // _SHARED_FILES_MIN
             ),
@@ -351,8 +377,8 @@ class LocalStore:
 
     def _serve_others(self, member: ClusterMember, opened: ExitStack) -> None:
         """Follows the metadata, and answers other nodes."""
-        specs = self.shards.shards()
-        names, uids = {spec.name for spec in specs}, {spec.uid for spec in specs}
+        kept = self.shards.kept_here()
+        names, uids = kept.keys(), set(kept.values())
         sweep_strays(self.path / SEGMENT_DIRECTORY, self.kv, self.state, names, uids)
         self.shared.drop_others(uids)
         follower = ShardFollower(
@@ -365,7 +391,9 @@ class LocalStore:
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
         member.mark.start(lambda: self.pool.turn_count)
-        member.serve(self.catalog, drivers, follower)
+        holder = HolderService(member.cluster, self.catalog, self._durable_backend.open_segment)
+        opened.callback(holder.close)
+        member.serve(self.catalog, drivers, follower, holder)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
         """What writes the logs. Closing serves what is queued, with the rolls that it waits for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,9 @@ from pathlib import Path
 import msgspec
 
 from firnmq.adapter import EngineStorageAdapter, TopicCatalog
-from firnmq.adapter.forwarding import ClusterDriver, ShardFollower, ShardService
+from firnmq.adapter.forwarding import ClusterDriver, ShardFollower, ShardMover, ShardService
+from firnmq.adapter.forwarding.operations import MOVE, TAKE_SNAPSHOT
+from firnmq.adapter.holders import HolderService
 from firnmq.clock import Clock
 from firnmq.cluster.config import ClusterConfig
 from firnmq.cluster.nodes.cluster import PING, Cluster
@@ -28,6 +30,7 @@ from firnmq.config import MetaConfig
 from firnmq.disk import KeyValueStore, run_blocking
 from firnmq.disk.private import PRIVATE_FILE
 from firnmq.engines import Engine
+from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.errors import Corruption, FirnError, InvalidArgument, NodeUnavailable
 from firnmq.health import Health, ProblemKind
 from firnmq.meta import (
@@ -80,6 +83,7 @@ class ClusterMember:
         self.secret = b""
         self.cluster_id = ""
         self.cluster: Cluster
+        self.mover: ShardMover
         self.service: ShardService
         self.mark: DirectoryMark
         self.peer_port = 0
@@ -173,16 +177,26 @@ class ClusterMember:
     def driver(
         self, local: EngineStorageAdapter, engine: Engine, catalog: TopicCatalog, clock: Clock
     ) -> ClusterDriver:
-        return ClusterDriver(local, engine, self.cluster, catalog, self._waiting, clock)
+        return ClusterDriver(local, engine, self.cluster, catalog, self._waiting, clock, self.mover)
+
+    def move_by(
+        self, catalog: TopicCatalog, engines: Mapping[str, Engine], snapshots: SnapshotFiles
+    ) -> None:
+        """Makes what gives shards to other nodes, and takes them."""
+        self.mover = ShardMover(self.cluster, catalog, engines, snapshots, self._waiting)
 
     def serve(
         self,
         catalog: TopicCatalog,
         drivers: dict[str, EngineStorageAdapter],
         follower: ShardFollower,
+        holder: HolderService,
     ) -> None:
         """Begins to answer other nodes."""
         self.service = ShardService(self.cluster, catalog, drivers, follower)
+        self.service.others |= holder.handlers
+        self.service.others[MOVE.name] = self.mover.serve_move
+        self.service.others[TAKE_SNAPSHOT.name] = self.mover.serve_snapshot
         self.peer_port = self.cluster.network.listen(
             self.config.host, self.config.port, self.service.begin
         )

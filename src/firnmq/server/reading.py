@@ -148,7 +148,7 @@ async def _read(
         seq, record = await manager.read_by_key(topic, wanted.key, wanted.shard)
         yield Found(seq, [record])
         return
-    reader = _Reader(manager, topic, wanted)
+    reader = Reader(manager, topic, wanted)
     places = await reader.starts()
     yield Found(0, [])
     left = wanted.limit
@@ -172,18 +172,18 @@ async def _read(
         yield Found(0, [])
 
 
-class _Reader:
+class Reader:
     """One way to get pages of a topic's shards."""
 
     def __init__(self, manager: StorageDriverManager, topic: Topic, wanted: Reading) -> None:
         self._manager = manager
-        self._topic = topic
-        self._wanted = wanted
+        self.topic = topic
+        self.wanted = wanted
         self._driver = manager.driver_of(topic.name)
 
     async def starts(self) -> dict[int, int]:
         """Each shard to read, and the offset to begin at."""
-        wanted, topic = self._wanted, self._topic
+        wanted, topic = self.wanted, self.topic
         if wanted.shard is not None:
             shards = [self._manager.check_shard(topic, wanted.shard)]
         else:
@@ -192,16 +192,17 @@ class _Reader:
             raise InvalidArgument(
                 "offset", f"needs a shard (--shard), because {topic.name} has {len(shards)} shards"
             )
-        return {seq: await self._start(seq) for seq in shards}
+        return {seq: await self.start(seq) for seq in shards}
 
-    async def _start(self, seq: int) -> int:
-        wanted = self._wanted
-        shard = self._topic.shard_name(seq)
+    async def start(self, seq: int) -> int:
+        """Where to begin in a shard."""
+        wanted = self.wanted
+        shard = self.topic.shard_name(seq)
         if wanted.since_ms is not None:
             return await self._driver.get_offset_by_timestamp(
                 shard, wanted.since_ms, AdapterOffsetStrategy.LATEST
             )
-        start, end = await self._manager.bounds(self._topic, seq)
+        start, end = await self._manager.bounds(self.topic, seq)
         if wanted.from_end:
             return end
         if wanted.offset is None:
@@ -222,8 +223,8 @@ class _Reader:
             return await self._page(seq, error.start, left)
 
     async def _page(self, seq: int, offset: int, left: int | None) -> Page:
-        wanted, driver = self._wanted, self._driver
-        shard = self._topic.shard_name(seq)
+        wanted, driver = self.wanted, self._driver
+        shard = self.topic.shard_name(seq)
         is_filtered = wanted.since_ms is not None or wanted.until_ms is not None
         max_records = PAGE_RECORDS
         if left is not None and not is_filtered:
@@ -242,7 +243,7 @@ class _Reader:
 
     def chosen(self, page: Page, end: int) -> list[Record]:
         """The wanted records of a page. Timestamps need not rise with offsets."""
-        wanted = self._wanted
+        wanted = self.wanted
         since, until = wanted.since_ms, wanted.until_ms
         columns = page.columns
         if until is not None:

@@ -65,9 +65,6 @@ class NodeConfig:
             raise InvalidArgument("cluster.meta_file", text)
         if self.kafka.node_id < 1:
             raise InvalidArgument("kafka.node_id", "must be above 0 in a cluster")
-        if self.tiering.is_on:
-            text = "nodes of a cluster do not use an object store yet; leave it out"
-            raise InvalidArgument("tiering.url", text)
 
     def exposures(self) -> list[str]:
         """What unauthenticated clients could do, if anything; InvalidArgument unless allowed."""

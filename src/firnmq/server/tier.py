@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firnmq.adapter import OffsetManager
 from firnmq.config import TieringConfig
-from firnmq.server.identity import directory_id
-from firnmq.tiering.archive.group_offsets import GroupOffsets
+from firnmq.server.cluster_tier import (
+    OPERATION,
+    ClusterGroups,
+    ClusterShare,
+    OwnGroups,
+    claiming_directory,
+)
+from firnmq.tiering.archive.group_offsets import GroupOffsets, GroupSource
 from firnmq.tiering.archive.ownership import cluster_of
 from firnmq.tiering.cold.medium import ColdStorage
 from firnmq.tiering.cold.throttle import ColdThrottle
@@ -68,10 +75,18 @@ class Tier:
 
     def mover_for(self, local: LocalStore) -> TierMover:
         """The mover of an open data directory; the caller starts and stops it."""
+        own = partial(_committed, local.offsets)
+        share: ClusterShare | None = None
+        groups: GroupSource = OwnGroups(own)
+        if local.member is not None:
+            cluster = local.member.cluster
+            of_all = ClusterGroups(cluster, own)
+            local.member.service.others[OPERATION] = of_all.serve
+            share, groups = ClusterShare(cluster), of_all
         self.mover = TierMover(
             store=self.store,
             cluster=cluster_of(local.meta, self.config.cluster),
-            directory_id=directory_id(local.meta),
+            directory_id=claiming_directory(local.meta),
             meta=local.meta,
             cache=local.cache,
             graves=local.shards,
@@ -80,7 +95,8 @@ class Tier:
             config=self.config,
             clock=local.clock,
             cold=self.cold,
-            groups=lambda: _committed(local.offsets),
+            groups=groups,
+            share=share,
         )
         return self.mover
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import pytest
 
-from firnmq.cluster.peers import Certificates, PeerNetwork, Request, Served
+from firnmq.cluster.peers import Certificates, PeerMessage, PeerNetwork, Request, Served
 from firnmq.cluster.peers.server import HANDSHAKES_MAX, RequestHandler
 from firnmq.disk import Ticket, run_blocking
-from firnmq.errors import FirnError, NodeUnavailable, NotLeader, PeerTimedOut
+from firnmq.errors import FirnError, InvalidArgument, NodeUnavailable, NotLeader, PeerTimedOut
 
 _SECRET = b"s" * 32
 _WAIT_S = 20.0
@@ -238,3 +240,72 @@ def test_many_requests_on_one_connection_are_all_answered(made: Callable[..., Pe
         return [await ticket for ticket in tickets]
 
     assert run_blocking(ask_all()) == [f"1 n{number} args/raw" for number in range(3000)]
+
+
+def _tell(peers: Peers, operation: str, raw: bytes = b"") -> bool:
+    """Sends a message in the network's thread, as its users do."""
+    told: Future[bool] = Future()
+    peers.asking.soon(
+        lambda: told.set_result(peers.asking.send(peers.wanted, operation, b"args", (raw,)))
+    )
+    return told.result(_WAIT_S)
+
+
+def _listening() -> tuple[Callable[[], str], Callable[[PeerMessage], None]]:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def take(message: PeerMessage) -> None:
+        if message.operation == "defect":
+            raise ValueError(message.operation)
+        if message.operation == "refused":
+            raise InvalidArgument("operation", message.operation)
+        heard.put(f"{message.node} {message.operation} {len(message.raw)}")
+
+    return lambda: heard.get(timeout=_WAIT_S), take
+
+
+def test_messages_arrive_in_order_also_those_sent_before_there_was_a_connection(
+    made: Callable[..., Peers],
+) -> None:
+    peers = made()
+    hear, take = _listening()
+    peers.serving.on_message(take)
+    assert all(_tell(peers, f"m{number}", b"x" * number) for number in range(50))
+    assert [hear() for _ in range(50)] == [f"1 m{number} {number}" for number in range(50)]
+
+
+def test_a_message_that_is_refused_harms_no_other(made: Callable[..., Peers]) -> None:
+    peers = made()
+    assert _tell(peers, "nobody listens yet")
+    assert peers.ask("behind it") == "1 behind it args/raw"
+    hear, take = _listening()
+    peers.serving.on_message(take)
+    for operation in ("refused", "defect", "good"):
+        assert _tell(peers, operation)
+    assert hear() == "1 good 0"
+    assert peers.ask("hello") == "1 hello args/raw"
+
+
+def test_messages_that_pile_up_are_dropped(made: Callable[..., Peers]) -> None:
+    peers = made()
+    stopped, go_on = threading.Event(), threading.Event()
+
+    def stop(message: PeerMessage) -> None:
+        stopped.set()
+        go_on.wait(_WAIT_S)
+
+    peers.serving.on_message(stop)
+    assert _tell(peers, "first")
+    assert stopped.wait(_WAIT_S)
+    try:
+        large = bytes(8 * 1024 * 1024)
+        count = next(number for number in range(100) if not _tell(peers, "more", large))
+        assert 32 * 1024 * 1024 <= count * len(large) < 100 * len(large)
+    finally:
+        go_on.set()
+
+
+def test_a_node_without_an_address_is_told_nothing(made: Callable[..., Peers]) -> None:
+    peers = made()
+    peers.addresses.clear()
+    assert not _tell(peers, "hello")

@@ -14,7 +14,7 @@ from firnmq.brokers.security import UserStore
 from firnmq.errors import FirnError, SeveralProcesses
 from firnmq.server.local import DATABASE_DIRECTORY, LocalStore
 from firnmq.server.processes.growth import make_directories
-from tests.integration.cluster.nodes import WAIT_S
+from tests.integration.cluster.nodes import WAIT_S, wait_until
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.processes.served import SETTINGS, Machine, firn
 
@@ -129,6 +129,40 @@ def test_a_single_nodes_directory_grows(tmp_path: Path) -> None:
     assert "serve it with --processes 3" in opened.stderr
     with pytest.raises(SeveralProcesses):
         firnmq.open(data)
+
+
+def test_shared_files_and_history_in_a_store_grow_too(tmp_path: Path) -> None:
+    """Shards that share files, and segments that are only in the object store, which the processes
+    go on to own: they upload to it under the same claim."""
+    data, store = tmp_path / "data", tmp_path / "objects"
+    shared = {"segment.layout": "shared-file"}
+    tiered = {"tiering": "on", "local.retention.ms": 0}
+    with firnmq.open(data, tiering=store.as_uri()) as opened:
+        for name, options in (("many", shared), ("old", tiered)):
+            topic = opened.create_topic(name, shards=2, options=options)
+            for shard in (0, 1):
+                topic.append([f"{name} {shard}"], shard=shard)
+        topic.roll()
+        opened.upload()
+        wait_until(lambda: not topic.status().segments[0].is_local, "it is only in the store")
+    settings = {"FIRN_TIERING_URL": store.as_uri(), "FIRN_TIERING_INTERVAL_MS": "50"}
+    machine = Machine(data, 2, settings)
+    machine.start()
+    try:
+        machine.wait_ready()
+        for name in ("many", "old"):
+            values = [line.split("  ")[-1] for line in machine.firn("read", name).splitlines()]
+            assert sorted(values) == [f"{name} 0", f"{name} 1"]
+        options = [part for name, value in tiered.items() for part in ("-o", f"{name}={value}")]
+        machine.firn("topic", "create", "new", "--shards", "4", *options)
+        machine.firn("produce", "new", "later")
+        machine.firn("tier", "upload", "--roll")
+        wait_until(lambda: machine.get("/v1/tier")["waiting_segments"] == 0, "all is uploaded")
+        status = machine.get("/v1/tier")
+        assert (status["state"], status["tiered_segments"]) == ("ok", 3)
+        assert machine.firn("read", "new").split()[-1] == "later"
+    finally:
+        machine.close()
 
 
 @pytest.mark.parametrize("moved", [0, 1])

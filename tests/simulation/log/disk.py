@@ -12,11 +12,11 @@ from pathlib import Path
 from firnmq.config import TopicConfig
 from firnmq.disk import Family
 from firnmq.disk.files import Buffer
-from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState, Successor
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.media.layouts import PartitionPerFile
 from firnmq.engines.media.snapshots import SNAPSHOT_SUFFIX, SnapshotFiles
-from firnmq.errors import StaleEpoch, StorageFailed
+from firnmq.errors import NotLeader, StaleEpoch, StorageFailed
 from firnmq.testing.crash_disk import SECTOR_BYTES, Fate
 
 SHARD = "shard"
@@ -245,7 +245,13 @@ class Catalog:
     def has_lake(self, uid: int) -> bool:
         return False
 
-    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        successor: Successor | None = None,
+    ) -> SegmentMeta:
         def change() -> None:
             held = self.metas[sealed.seq]
             if held.state is not SegmentState.ACTIVE or held.epoch != sealed.epoch - 1:
@@ -254,6 +260,10 @@ class Catalog:
             self.metas |= {sealed.seq: sealed, active.seq: active}
 
         self._decide("roll", change)
+        return active
+
+    def not_led(self, uid: int) -> NotLeader:
+        raise AssertionError("the only node leads")
 
     def move_start(
         self,

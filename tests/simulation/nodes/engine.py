@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines import Acks, Appended, ShardSpec
-from firnmq.errors import OutOfOrderSequence, ShardNotFound
+from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.errors import NotLeader, OutOfOrderSequence, ShardNotFound
 from firnmq.record import NewRecord
 from tests.simulation.nodes.tasks import Process, Tasks
 
@@ -61,10 +62,19 @@ class SimEngine:
         self._tasks.check_alive()
         self.specs.setdefault(spec.name, spec)
 
-    def discard(self, shard: str) -> None:
+    def release(self, shard: str, epoch: int, refusal: NotLeader) -> None:
         self._tasks.check_alive()
-        if self.specs.pop(shard, None) is not None:
-            self._disk.pop(shard, None)
+        spec = self.specs.get(shard)
+        if spec is not None and spec.epoch == epoch:
+            del self.specs[shard]
+
+    def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        self._tasks.check_alive()
+
+    def discard(self, spec: ShardSpec) -> None:
+        self._tasks.check_alive()
+        if self.specs.pop(spec.name, None) is not None:
+            self._disk.pop(spec.name, None)
 
     def _log(self, shard: str) -> SimLog:
         self._tasks.check_alive()

@@ -8,8 +8,15 @@ import msgspec
 import pytest
 
 from firnmq.config import TopicConfig
-from firnmq.engines.catalog.segments import IllegalTransition, Medium, SegmentMeta, SegmentState
+from firnmq.engines.catalog.segments import (
+    IllegalTransition,
+    Medium,
+    SegmentMeta,
+    SegmentState,
+    Successor,
+)
 from firnmq.engines.catalog.transactions import OpenTransaction
+from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -414,3 +421,60 @@ def test_a_shard_that_is_not_there(bench: Bench) -> None:
     bench.shards.remove_shards([spec.name])
     with pytest.raises(ShardNotFound):
         bench.roll(spec.uid)
+
+
+# Moves --------------------------------------------------------------------------------------------
+
+
+def _shared(bench: Bench, node: int) -> MetaShards:
+    """What another node of a cluster makes of the same records."""
+    identity = register_node(bench.store, node, CLOCK)
+    return MetaShards(bench.store, bench.cache, identity, CLOCK, is_shared=True)
+
+
+def test_a_moved_shard_is_led_and_held_by_different_nodes(bench: Bench) -> None:
+    uid = bench.add()
+    one, two = _shared(bench, 1), _shared(bench, 2)
+    before = one.chain(uid)[-1]
+    sealed = seal(before, 10)
+    active = one.roll(uid, sealed, following(sealed), Successor(2, 1))
+    assert (active.is_led, active.is_local, active.leader_epoch) == (False, False, 1)
+    assert [(each.is_led, each.is_local) for each in one.chain(uid)] == [
+        (True, True),
+        (False, False),
+    ]
+    assert [(each.is_led, each.is_local, each.holders) for each in two.chain(uid)] == [
+        (False, False, (1,)),
+        (True, True, (2,)),
+    ]
+    refused = one.not_led(uid)
+    assert (refused.shard, refused.node, refused.leader) == ("s", 1, 2)
+    bench.cache.wait_for_revision(bench.revision, 30.0)
+    assert [spec.name for spec in one.shards()] == []
+    assert [(spec.name, spec.epoch) for spec in two.shards()] == [("s", 1)]
+    assert one.kept_here() == two.kept_here() == {"s": uid}
+    # The next segment is of the same leader, unless the roll says otherwise.
+    second = seal(two.chain(uid)[-1], 20)
+    again = two.roll(uid, second, following(second))
+    assert (again.is_led, again.holders) == (True, (2,))
+
+
+def test_a_copy_of_a_segment_that_another_node_holds_leaves_its_holders(bench: Bench) -> None:
+    uid = bench.add()
+    one, two = _shared(bench, 1), _shared(bench, 2)
+    sealed = seal(one.chain(uid)[-1], 10)
+    one.roll(uid, sealed, following(sealed), Successor(2, 1))
+    seen = two.chain(uid)[0]
+    two.change_copy(uid, seen.with_copy(TierCopy(upload_id="0" * 16, key="k", started_ms=1)))
+    assert two.chain(uid)[0].holders == (1,)
+    assert one.chain(uid)[0].is_local
+
+
+def test_an_empty_segment_that_moves_leaves_no_record(bench: Bench) -> None:
+    uid = bench.add()
+    one = _shared(bench, 1)
+    empty = one.chain(uid)[-1].become_sealed(
+        end_offset=0, length=0, crc=0, max_timestamp=-1, now_ms=6
+    )
+    one.roll(uid, empty, following(empty), Successor(2, 1))
+    assert [(each.seq, each.base_offset) for each in one.chain(uid)] == [(1, 0)]

@@ -20,7 +20,7 @@ from firnmq.meta.records import (
     shard_key,
     topic_key,
 )
-from firnmq.tiering.move.ledger import SegmentId, TierLedger
+from firnmq.tiering.move.ledger import NOTHING, SegmentId, TierLedger
 
 _SOON_S = 30.0
 COPY = TierCopy(upload_id="0" * 16, key="k", started_ms=1)
@@ -49,7 +49,7 @@ class World:
     def segment(self, seq: int, state: SegmentState, topic: str = "a", **fields: object) -> None:
         values = {"length": 100, "sealed_ms": 1_000 - seq, "end": 10, **fields}
         record = SegmentRecord(
-            state=state, epoch=1, leader=1, replicas=(), isr=(), start=0, created_ms=0, **values
+            state=state, epoch=1, leader=1, replicas=(1,), isr=(), start=0, created_ms=0, **values
         )
         self.put({segment_key(f"id{topic}_0", seq): record})
 
@@ -130,3 +130,36 @@ def test_what_is_only_in_memory_does_not_wait(world: World) -> None:
     shard = ledger.shard("idm_0")
     assert shard is not None
     assert shard.start == 7
+
+
+class _Leads:
+    """The share of a node that leads some shards."""
+
+    is_whole = False
+    is_keeper = False
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+
+    def has(self, shard: ShardRecord) -> bool:
+        return shard.leader == self.node
+
+
+def test_a_node_of_a_cluster_is_told_of_the_shards_it_leads(world: World) -> None:
+    """1. Segments of another leader's shard are not its business. 2. They are, once it leads."""
+    ledger, gained = TierLedger(world.cache, _Leads(2)), []
+    ledger.on_gained = lambda: gained.append(1)
+    world.segment(0, SegmentState.SEALED)
+    world.segment(1, SegmentState.TIERED, tier=COPY)
+    world.segment(2, SegmentState.DELETED, tier=COPY)
+    assert ledger.waiting() == ledger.dead_copies() == ledger.shards_with_local_copies() == []
+    assert ledger.waiting_bytes() == 0
+    assert ledger.totals() == NOTHING
+
+    shard = ShardRecord(name="ida_0", uid=1, active=0, topic_id="ida", leader=2)
+    world.put({shard_key("ida_0"): shard})
+    assert gained
+    assert seqs(ledger.waiting()) == [0]
+    assert seqs(ledger.dead_copies()) == [2]
+    assert ledger.shards_with_local_copies() == ["ida_0"]
+    assert ledger.totals().tiered_segments == 1

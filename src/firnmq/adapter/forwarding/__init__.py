@@ -2,6 +2,7 @@
 
 from firnmq.adapter.forwarding.driver import ClusterDriver
 from firnmq.adapter.forwarding.following import ShardFollower
+from firnmq.adapter.forwarding.moving import ShardMover
 from firnmq.adapter.forwarding.serving import ShardService
 
-__all__ = ["ClusterDriver", "ShardFollower", "ShardService"]
+__all__ = ["ClusterDriver", "ShardFollower", "ShardMover", "ShardService"]

@@ -17,6 +17,7 @@ from firnmq.adapter.api import BatchStorage, LogAdmin, ShardBounds
 from firnmq.adapter.catalog import TopicCatalog, TopicState
 from firnmq.adapter.engine_adapter import EngineStorageAdapter
 from firnmq.adapter.forwarding import operations as ops
+from firnmq.adapter.forwarding.moving import ShardMover
 from firnmq.adapter.forwarding.operations import Operation
 from firnmq.adapter.forwarding.watching import RemoteWatches
 from firnmq.clock import Clock
@@ -67,6 +68,7 @@ class ClusterDriver:
         catalog: TopicCatalog,
         waiting: ThreadPoolExecutor,
         clock: Clock,
+        mover: ShardMover | None = None,
     ) -> None:
         """`waiting`: threads that wait for other nodes."""
         self.local = local
@@ -75,6 +77,7 @@ class ClusterDriver:
         self._catalog = catalog
         self._waiting = waiting
         self._clock = clock
+        self._mover = mover
         self._watches = RemoteWatches(self._wait_grown)
         self._has = engine.has_shard
         self.open_log: Callable[[str], OpenLog | None] = self._open_log
@@ -461,6 +464,16 @@ class ClusterDriver:
 
     async def roll(self, shard: str) -> None:
         await self._ask(ops.ROLL, shard, (), lambda: self.local.roll(shard))
+
+    async def move(self, shard: str, node: int) -> None:
+        """Has another node lead the shard from now on; it keeps the records that it has where they
+        are. InvalidArgument if it cannot move."""
+
+        async def here() -> None:
+            assert self._mover is not None
+            await self._mover.move(shard, node)
+
+        await self._ask(ops.MOVE, shard, (node,), here)
 
     async def check_change(self, shard: str, config: TopicConfig) -> None:
         await self._ask(

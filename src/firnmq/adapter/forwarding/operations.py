@@ -54,6 +54,10 @@ STABLE_OFFSET = Operation("stable_offset", tuple[str], int)
 STATUS = Operation("status", tuple[str], ShardStatus)
 PRODUCERS = Operation("producers", tuple[str], list[ProducerStatus])
 ROLL = Operation("roll", tuple[str], None)
+MOVE = Operation("move", tuple[str, int], None, 40.0)
+"""Shard, the node that shall lead it. Longer than the freeze and the hand-over of a roll."""
+TAKE_SNAPSHOT = Operation("take_snapshot", tuple[str, int, int], None, 5.0)
+"""Shard, its number, end offset; the snapshot is the request's raw bytes."""
 FIND_OFFSET = Operation("find_offset", tuple[str, int, bool], int)
 FIND_NEWEST = Operation("find_newest", tuple[str, bool], _Bounds | None)
 OFFSET_AT = Operation("offset_at", tuple[str, int, AdapterOffsetStrategy], int)

@@ -4,11 +4,12 @@ from firnmq.cluster.peers.certificates import Certificates
 from firnmq.cluster.peers.failures import decode_error, encode_error
 from firnmq.cluster.peers.frames import Frame
 from firnmq.cluster.peers.network import PeerNetwork
-from firnmq.cluster.peers.server import Request, RequestHandler, Served
+from firnmq.cluster.peers.server import PeerMessage, Request, RequestHandler, Served
 
 __all__ = [
     "Certificates",
     "Frame",
+    "PeerMessage",
     "PeerNetwork",
     "Request",
     "RequestHandler",

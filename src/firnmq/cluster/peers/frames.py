@@ -41,6 +41,17 @@ class RequestHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Requests of one lane begin in the order in which they were sent; empty: in any order."""
 
 
+class MessageHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a node tells another one, which does not answer."""
+
+    request_id: int
+    """0, which no request has."""
+    operation: str
+    time_left_ms: int
+    """0."""
+    arguments_bytes: int
+
+
 class AnswerHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     request_id: int
     is_error: bool

@@ -19,6 +19,7 @@ from firnmq.cluster.peers.frames import (
     AnswerHeader,
     Frame,
     FrameError,
+    MessageHeader,
     RequestHeader,
     decode_header,
     frame_parts,
@@ -46,6 +47,10 @@ CALL_BYTES_MAX = 256 * 1024 * 1024
 CONNECT_S = 2.0
 RETRY_S = 0.2
 """A link that could not connect fails calls at once for this long."""
+MESSAGES_MAX = 256
+"""Messages that wait for a connection; a further one is dropped."""
+MESSAGE_BYTES_MAX = 32 * 1024 * 1024
+"""Of what waits for the other node to read it; beyond it messages are dropped."""
 
 Decode = Callable[[memoryview, memoryview], Any]
 """Makes the result of an answer's value and raw bytes."""
@@ -122,6 +127,9 @@ class PeerLink:
         self._failure = ""
         self._calls: dict[int, Call] = {}
         self._unsent: deque[Call] = deque()
+        self._messages: deque[tuple[MessageHeader, Sequence[Buffer]]] = deque()
+        """Those that wait for the connection."""
+        self._message_bytes = 0
         self._call_bytes = 0
 
     @property
@@ -147,6 +155,26 @@ class PeerLink:
             self._send_unsent()
         elif self._connecting is None:
             self._connecting = self._loop.create_task(self._connect(address))
+
+    def send(self, header: MessageHeader, body: Sequence[Buffer], address: tuple[str, int]) -> bool:
+        """Sends a message, which has no answer; False if it was dropped, as it also is when the
+        connection is lost."""
+        if self._is_ready:
+            assert self._wire is not None
+            if self._wire.unsent_bytes > MESSAGE_BYTES_MAX:
+                return False
+            self._wire.send(frame_parts(header, body))
+            return True
+        if self._wire is None and self._loop.time() < self._failed_until_s:
+            return False
+        size = sum(map(len, body))
+        if len(self._messages) >= MESSAGES_MAX or self._message_bytes + size > MESSAGE_BYTES_MAX:
+            return False
+        self._messages.append((header, body))
+        self._message_bytes += size
+        if self._connecting is None:
+            self._connecting = self._loop.create_task(self._connect(address))
+        return True
 
     def close(self, reason: str) -> None:
         """Fails every call and forgets the connection; the next call connects."""
@@ -221,6 +249,9 @@ class PeerLink:
 
     def _send_unsent(self) -> None:
         assert self._wire is not None
+        while self._messages:
+            self._wire.send(frame_parts(*self._messages.popleft()))
+        self._message_bytes = 0
         while self._unsent:
             call = self._unsent.popleft()
             if call.header.request_id not in self._calls:
@@ -280,6 +311,8 @@ class PeerLink:
     def _fail_all(self, reason: str) -> None:
         self._is_ready = False
         self._unsent.clear()
+        self._messages.clear()
+        self._message_bytes = 0
         calls, self._calls = self._calls, {}
         self._call_bytes = 0
         for call in calls.values():

@@ -10,15 +10,21 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from firnmq.cluster.peers.certificates import Certificates
-from firnmq.cluster.peers.frames import RequestHeader
+from firnmq.cluster.peers.frames import MessageHeader, RequestHeader
 from firnmq.cluster.peers.links import Call, Identity, PeerLink
-from firnmq.cluster.peers.server import PeerServer, RequestHandler
+from firnmq.cluster.peers.server import (
+    MessageHandler,
+    PeerMessage,
+    PeerServer,
+    RequestHandler,
+)
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
-from firnmq.errors import Closed, NodeUnavailable
+from firnmq.errors import Closed, InvalidArgument, NodeUnavailable
 from firnmq.eventlog import EventLogger
 
 _log = EventLogger("peers")
@@ -47,6 +53,7 @@ class PeerNetwork:
         self._links: dict[int, PeerLink] = {}
         """Of the network's thread."""
         self._server: PeerServer | None = None
+        self._on_message: MessageHandler = _refuse_message
         self._loop = asyncio.new_event_loop()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="firn-peers", daemon=True)
@@ -56,7 +63,7 @@ class PeerNetwork:
         """Begins to serve other nodes; returns the port."""
 
         async def start() -> int:
-            self._server = PeerServer(self._identity, handler)
+            self._server = PeerServer(self._identity, handler, self._take_message)
             return await self._server.start(host, port)
 
         return asyncio.run_coroutine_threadsafe(start(), self._loop).result()
@@ -88,6 +95,30 @@ class PeerNetwork:
             self._loop.call_soon_threadsafe(self._call, node, call)
         return ticket
 
+    def on_message(self, handler: MessageHandler) -> None:
+        """Who takes the messages of other nodes, in the network's thread; those that come before
+        are refused."""
+        self._on_message = handler
+
+    def send(self, node: int, operation: str, arguments: bytes, raw: Sequence[Buffer] = ()) -> bool:
+        """Tells another node something, without an answer; called in the network's thread. False
+        if it is known that the message is dropped."""
+        address = self._address_of(node)
+        if address is None or self._is_closed:
+            return False
+        header = MessageHeader(0, operation, 0, len(arguments))
+        return self._link(node).send(header, (arguments, *raw), address)
+
+    def soon(self, act: Callable[..., object], *arguments: object) -> None:
+        """Calls something in the network's thread, in the order of calls; not once it is closed."""
+        if not self._is_closed:
+            with suppress(RuntimeError):  # It was closed since.
+                self._loop.call_soon_threadsafe(act, *arguments)
+
+    def later(self, delay_s: float, act: Callable[[], object]) -> asyncio.TimerHandle:
+        """Calls something after a time; called in the network's thread."""
+        return self._loop.call_later(delay_s, act)
+
     def forget(self, node: int) -> None:
         """Fails what waits for a node that is not registered any more."""
         if not self._is_closed:
@@ -112,10 +143,16 @@ class PeerNetwork:
         if address is None:
             call.fail(NodeUnavailable(node, "it is not registered"))
             return
+        self._link(node).call(call, address)
+
+    def _link(self, node: int) -> PeerLink:
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = PeerLink(node, self._identity)
-        link.call(call, address)
+        return link
+
+    def _take_message(self, message: PeerMessage) -> None:
+        self._on_message(message)
 
     def _forget(self, node: int) -> None:
         link = self._links.pop(node, None)
@@ -132,3 +169,7 @@ class PeerNetwork:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _refuse_message(message: PeerMessage) -> None:
+    raise InvalidArgument("operation", f"{message.operation!r} is not known to this node")

@@ -68,12 +68,29 @@ RequestHandler = Callable[[Request], Awaitable[Awaitable[Served]]]
 other."""
 
 
+class PeerMessage(NamedTuple):
+    """What another node tells; it waits for no answer."""
+
+    node: int
+    """Which node tells it."""
+    operation: str
+    arguments: memoryview
+    raw: memoryview
+
+
+MessageHandler = Callable[[PeerMessage], None]
+"""Takes a message in the network's thread. It must not wait, since nothing else goes on there."""
+
+
 class PeerServer:
     """Owned by the event loop of the network thread."""
 
-    def __init__(self, identity: Identity, handler: RequestHandler) -> None:
+    def __init__(
+        self, identity: Identity, handler: RequestHandler, on_message: MessageHandler
+    ) -> None:
         self.identity = identity
         self.handler = handler
+        self.on_message = on_message
         self._server: asyncio.Server | None = None
         self.connections: set[_Connection] = set()
         self.handshakes: dict[_Connection, None] = {}
@@ -161,6 +178,9 @@ class _Connection:
         header = decode_header(frame, RequestHeader)
         if header.arguments_bytes > len(frame.body):
             raise FrameError("a request is shorter than its arguments")
+        if not header.request_id:
+            self._take_message(header, frame.body)
+            return
         size = len(frame.body)
         self._request_bytes += size
         request = Request(
@@ -180,6 +200,17 @@ class _Connection:
         if len(self._tasks) >= REQUESTS_MAX or self._request_bytes >= REQUEST_BYTES_MAX:
             self._is_paused = True
             self.wire.pause_reading()
+
+    def _take_message(self, header: RequestHeader, body: memoryview) -> None:
+        assert self._node is not None
+        split = header.arguments_bytes
+        message = PeerMessage(self._node, header.operation, body[:split], body[split:])
+        try:
+            self._server.on_message(message)
+        except FirnError as error:
+            _log.warning("peer_message_refused", operation=message.operation, error=str(error))
+        except Exception as defect:  # Supervisor: a defect costs this message alone.
+            _log.error("peer_message_failed", operation=message.operation, error=repr(defect))
 
     def _shake_hands(self, frame: Frame) -> None:
         introduction = decode_header(frame, Introduction)

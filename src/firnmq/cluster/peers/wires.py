@@ -115,6 +115,11 @@ class Wire(asyncio.Protocol):
     def has_room(self) -> bool:
         return self._can_write.is_set()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the other node has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     async def wait_room(self) -> None:
         """Returns once what is sent does not pile up, or when the connection is lost."""
         await self._can_write.wait()

@@ -137,11 +137,12 @@ class ReplicatedSegment:
     """Sealed though too few replicas were known to have kept everything."""
 
     def __post_init__(self) -> None:
-        assert {member.node for member in self.opened} == set(self.replicas)
+        is_sealed = self.state is RecordState.SEALED
+        if not is_sealed:  # Later, other nodes may become its replicas.
+            assert {member.node for member in self.opened} == set(self.replicas)
+            assert self.leader in self.replicas
         assert {member.node for member in self.isr} <= set(self.replicas)
         assert len({member.node for member in self.isr}) == len(self.isr)
-        assert self.leader in self.replicas
-        is_sealed = self.state is RecordState.SEALED
         assert (self.end is not None) == (self.crc is not None) == is_sealed
         assert (self.fence == NO_FENCE) or self.state is not RecordState.ACTIVE
 

@@ -32,6 +32,8 @@ class Frame(NamedTuple):
 
 class SegmentState(Enum):
     ACTIVE = "active"
+    FENCING = "fencing"
+    """Leadership was taken away, and replicas are deciding where the segment ends."""
     SEALED = "sealed"
     TIERED = "tiered"
     """Sealed, with a finished copy in the object store."""
@@ -39,7 +41,8 @@ class SegmentState(Enum):
 
 
 TRANSITIONS: dict[SegmentState, frozenset[SegmentState]] = {
-    SegmentState.ACTIVE: frozenset({SegmentState.SEALED}),
+    SegmentState.ACTIVE: frozenset({SegmentState.FENCING, SegmentState.SEALED}),
+    SegmentState.FENCING: frozenset({SegmentState.SEALED}),
     SegmentState.SEALED: frozenset({SegmentState.TIERED, SegmentState.DELETED}),
     SegmentState.TIERED: frozenset({SegmentState.SEALED, SegmentState.DELETED}),
     SegmentState.DELETED: frozenset(),
@@ -65,6 +68,13 @@ class Medium(Enum):
 def medium_of_new(config: TopicConfig) -> Medium:
     """Where the next segment of a shard begins."""
     return Medium.SHARED if config.shares_files else Medium.NATIVE
+
+
+class Successor(NamedTuple):
+    """The node that leads the next segment, in place of this one."""
+
+    node: int
+    incarnation: int
 
 
 class IllegalTransition(FirnError):
@@ -106,13 +116,23 @@ class SegmentMeta:
     """Records without a value that compaction has left in it."""
     tier: TierCopy | None = None
     """Its copy in the object store, under way or finished; kept while objects may be there."""
+    holders: tuple[int, ...] = ()
+    """The nodes of a cluster that have its bytes and indexes; none of a tiered segment that is only
+    in the store, nor where the node is alone."""
     is_local: bool = True
-    """Whether its bytes and indexes are here; a tiered segment's may be only in the store."""
+    """Whether its bytes and indexes are here. Otherwise its holders have them, or the store."""
+    is_led: bool = True
+    """Whether this node appends to it, or did until it was sealed."""
 
     @property
     def is_sealed(self) -> bool:
         """Whether its bytes never change any more: sealed or tiered."""
         return self.state is SegmentState.SEALED or self.state is SegmentState.TIERED
+
+    @property
+    def is_on_nodes(self) -> bool:
+        """Whether this node or another one has it. Otherwise only the object store does."""
+        return self.is_local or bool(self.holders)
 
     @property
     def newest_ms(self) -> int:
@@ -178,7 +198,7 @@ class SegmentMeta:
         """The same tiered segment, only in the store."""
         if self.state is not SegmentState.TIERED:
             raise IllegalTransition(f"segment {self.seq} is {self.state.value}, not in the store")
-        return dataclasses.replace(self, epoch=self.epoch + 1, is_local=False)
+        return dataclasses.replace(self, epoch=self.epoch + 1, is_local=False, holders=())
 
     def become_spilled(self) -> SegmentMeta:
         """The same sealed segment, its bytes now in a file."""

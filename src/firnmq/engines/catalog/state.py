@@ -12,9 +12,10 @@ from typing import Protocol
 
 from firnmq.config import TopicConfig
 from firnmq.disk import KeyValueStore
-from firnmq.engines.catalog.segments import SegmentMeta
+from firnmq.engines.catalog.segments import SegmentMeta, Successor
 from firnmq.engines.deletion.retired import Retired
 from firnmq.engines.deletion.rows import DeletionRows
+from firnmq.errors import NotLeader
 from firnmq.record.deletion import Deletion
 
 
@@ -60,8 +61,18 @@ class ShardCatalog(Protocol):
     def active_seq(self, uid: int) -> int:
         """The segment that the shard names as its active one."""
 
-    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
-        """Seals the active segment and makes the next one active."""
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        successor: Successor | None = None,
+    ) -> SegmentMeta:
+        """Seals the active segment and makes the next one active; that one as it is now. With a
+        successor another node leads it, under the next epoch of the shard."""
+
+    def not_led(self, uid: int) -> NotLeader:
+        """The error for what only the shard's leader does, which another node is."""
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Puts one sealed segment in the place of itself and of those after it, which were merged
@@ -128,6 +139,7 @@ class ShardState:
         self.chain = catalog.chain
         self.active_seq = catalog.active_seq
         self.start_offset = catalog.start_offset
+        self.not_led = catalog.not_led
         self.lake_end = catalog.lake_end
         self.has_lake = catalog.has_lake
         self.deletions = DeletionRows(kv, catalog.has_lake)
@@ -150,10 +162,16 @@ class ShardState:
                 self.deletions.remove_shard(batch, spec.uid)
         self._kv.sync()
 
-    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
-        """Seals the active segment and makes the next one the active one."""
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        successor: Successor | None = None,
+    ) -> SegmentMeta:
+        """Seals the active segment and makes the next one the active one, here or elsewhere."""
         self._kv.sync()  # A sealed segment is never scanned again: its index must be whole.
-        self.catalog.roll(uid, sealed, active)
+        return self.catalog.roll(uid, sealed, active, successor)
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """Puts one sealed segment in the place of itself and of those after it, which were merged

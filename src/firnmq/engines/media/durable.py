@@ -7,34 +7,37 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from firnmq.clock import Clock
-from firnmq.config import Durability
+from firnmq.config import Durability, StorageType
 from firnmq.disk import Family, IoPool, KeyValueStore
 from firnmq.engines.catalog.segments import Frame, Rows, Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.stored_copy import StoredCopy, drop_strays_of
 from firnmq.engines.deadlines import Deadlines
-from firnmq.engines.inline import InlineAppends
+from firnmq.engines.inline import InlineAppends, may_run_turn
 from firnmq.engines.media.layouts import SharedFile
 from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import Producer, ProducerStates, pack_aborted, unpack_aborted
+from firnmq.engines.shardlog.replica import ReplicaId
 from firnmq.engines.shardlog.rolling import ParkingBudget
 from firnmq.engines.shardlog.rolling.driver import RollDriver
-from firnmq.engines.shardlog.rolling.steps import unchanging
+from firnmq.engines.shardlog.rolling.steps import Move, unchanging
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
-from firnmq.engines.tiering.api import ColdMedium, cold_bytes, cold_index
-from firnmq.errors import Corruption
+from firnmq.engines.tiering.api import ColdMedium, RemoteMedium, cold_bytes, cold_index
+from firnmq.errors import Corruption, InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.health import Health
 from firnmq.index import RocksIndexEntries, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import (
+    U64,
     aborted_key,
     aborted_range,
     checkpoint_key,
     deletion_key,
     deletion_range,
+    fence_key,
     last_offset_of,
     producer_id_of,
     producer_key,
@@ -83,8 +86,11 @@ class DurableBackend:
         parking: ParkingBudget | None = None,
         shared: SharedFile | None = None,
         snapshots: SnapshotFiles | None = None,
+        peers: RemoteMedium | None = None,
     ) -> None:
-        """`shared` writes the frames of topics with segment.layout=shared-file."""
+        """`shared` writes the frames of topics with segment.layout=shared-file. `peers` reads
+        segments that other nodes hold."""
+        self._peers = peers
         self._shared = shared
         self.snapshots = snapshots
         self.health = health
@@ -103,13 +109,20 @@ class DurableBackend:
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
         if not meta.is_local:
-            return cold_bytes(self.cold, spec, meta)
+            return cold_bytes(self._medium_of(meta), spec, meta)
         return self._layouts[spec.config.storage_type].open_bytes(spec, meta)
+
+    def open_segment(self, spec: ShardSpec, meta: SegmentMeta) -> Segment:
+        return Segment(meta, self.open_bytes(spec, meta), self.open_index(spec, meta))
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
         if not meta.is_local:
-            return cold_index(self.cold, spec, meta)
+            return cold_index(self._medium_of(meta), spec, meta)
         return RocksSegmentIndex(self._kv, spec.uid, meta.place)
+
+    def _medium_of(self, meta: SegmentMeta) -> RemoteMedium | None:
+        """What reads a segment that is not here."""
+        return self._peers if meta.holders else self.cold
 
     def turn_index(self, spec: ShardSpec, segment: Segment) -> RocksIndexEntries:
         return RocksIndexEntries(spec.uid, segment.meta.place)
@@ -202,9 +215,27 @@ class DurableBackend:
             for producer_id in producer_ids:
                 batch.delete(Family.INDEX, producer_key(spec.uid, producer_id))
 
+    def fence_of(self, replica: ReplicaId) -> int:
+        packed = self._kv.get(Family.INDEX, fence_key(*replica))
+        return 0 if packed is None else U64.unpack(packed)[0]
+
+    def keep_fence(self, replica: ReplicaId, fence: int) -> None:
+        with self._kv.batch() as batch:
+            batch.put(Family.INDEX, fence_key(*replica), U64.pack(fence))
+        self._kv.sync()
+
+    def forget_fence(self, replica: ReplicaId) -> None:
+        with self._kv.batch() as batch:
+            batch.delete(Family.INDEX, fence_key(*replica))
+
+    def sync_index(self) -> None:
+        self._kv.sync()
+
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         if not segment.meta.is_local:
-            if self.cold is not None:
+            if segment.meta.holders:
+                segment.bytes.drop()
+            elif self.cold is not None:
                 self.cold.forget(segment.meta)
             return
         segment.bytes.drop()
@@ -293,7 +324,7 @@ class DurableKeeper:
         needs_worker = (
             total_bytes > _INLINE_BYTES_MAX
             or self._backend.has_failed
-            or not all(log.may_run_inline() for log in logs)
+            or not all(map(may_run_turn, logs))
         )
         self._pool.submit(numbered, inline_in=None if needs_worker else inline.loop)
 
@@ -301,14 +332,22 @@ class DurableKeeper:
         lane = self._pool.lane(request.log.spec.uid)
         return lane.withdraw(request) or request.log.parked.withdraw(request)
 
-    def roll(self, log: ShardLog) -> None:
-        self._rolls.roll(log)
+    def roll(self, log: ShardLog, move: Move | None = None) -> None:
+        if move is not None and self.storage_type != StorageType.SEGMENT.value:
+            reason = f"{log.spec.name} is of {self.storage_type}, which stays on its node"
+            raise InvalidArgument("shard", reason)
+        self._rolls.roll(log, move)
 
     def truncate(self, log: ShardLog, offset: int, position: int) -> None:
         truncate_log(log, self._backend, self._backend.state, offset, position)
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         self._backend.drop_shard(spec)
+
+    def keep(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        self._backend.drop_strays(spec, metas)
+        if self._backend.snapshots is not None:
+            self._backend.snapshots.drop_old(spec, metas)
 
     def recount(self, log: ShardLog) -> None:
         """What is on disk is not counted."""

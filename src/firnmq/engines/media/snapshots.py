@@ -28,8 +28,8 @@ class SnapshotFiles:
 
     def write(self, spec: ShardSpec, snapshot: Snapshot) -> None:
         """Durable when this returns. In place of one that an earlier attempt has left. An empty one
-        has no file."""
-        if snapshot.is_empty:
+        has no file, unless the shard has moved: then the rows of its next leader may be old."""
+        if snapshot.is_empty and spec.epoch == 0:
             self._files.remove(str(self._path(spec, snapshot.end_offset)))
         else:
             self.write_packed(spec, snapshot.end_offset, snapshot.pack(spec.uid))

@@ -6,18 +6,26 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from firnmq.clock import Clock
-from firnmq.engines.catalog.segments import Segment, SegmentBytes, SegmentCopy, SegmentMeta
+from firnmq.engines.catalog.segments import (
+    Segment,
+    SegmentBytes,
+    SegmentCopy,
+    SegmentMeta,
+    Successor,
+)
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.deletion.retired import Retired
 from firnmq.engines.shardlog.producers import ProducerStates
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.tiering.api import ColdMedium
+from firnmq.errors import NotLeader
 from firnmq.health import Health
 from firnmq.index import Checkpoint, IndexSink, SegmentIndex
 from firnmq.record.deletion import Deletion
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
+    from firnmq.engines.shardlog.replica import ReplicaId
     from firnmq.engines.shardlog.rolling.parked import ParkingBudget
     from firnmq.engines.shardlog.watermark import Replication
 
@@ -59,7 +67,18 @@ class Snapshots(Protocol):
 class LogState(Protocol):
     """Durable facts a log changes. ShardState is the one on disk."""
 
-    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None: ...
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        successor: Successor | None = None,
+    ) -> SegmentMeta:
+        """Seals the active segment and makes the next one active; that one as it is now. With a
+        successor another node leads it."""
+
+    def not_led(self, uid: int) -> NotLeader:
+        """The error for what only the shard's leader does, which another node is."""
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None: ...
 
@@ -84,6 +103,10 @@ class LogState(Protocol):
 
     def retired(self, uid: int) -> Retired | None:
         """What is kept for the shard's table; None if it has none."""
+
+
+def open_segment(backend: Backend, spec: ShardSpec, meta: SegmentMeta) -> Segment:
+    return Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
 
 
 class Backend(Protocol):
@@ -124,6 +147,18 @@ class Backend(Protocol):
     def restore(self, spec: ShardSpec, snapshot: Snapshot) -> None:
         """Keeps of producers, aborted transactions and deletions what a snapshot says, and nothing
         else; unsynced, as a later opening does it again."""
+
+    def fence_of(self, replica: ReplicaId) -> int:
+        """The fence that is kept for a replica, 0 if none is."""
+
+    def keep_fence(self, replica: ReplicaId, fence: int) -> None:
+        """Durable when this returns."""
+
+    def forget_fence(self, replica: ReplicaId) -> None:
+        """Of a segment that is sealed; unsynced, as an old fence does no harm."""
+
+    def sync_index(self) -> None:
+        """Makes all index entries durable that were committed before."""
 
     @property
     def snapshots(self) -> Snapshots | None:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from firnmq.engines.catalog.segments import Segment, SegmentMeta
+from firnmq.engines.shardlog.backend import open_segment
 from firnmq.errors import FirnError, StaleEpoch, StorageFailed
 from firnmq.eventlog import EventLogger
 
@@ -231,7 +232,7 @@ def _show_copy(log: ShardLog, old: Segment, new: SegmentMeta) -> None:
         log.replace_segment(old, Segment(new, old.bytes, old.index))
         return
     log.cold_end_offset = max(log.cold_end_offset, new.end_offset)
-    log.replace_segment(old, log.open_segment(new))
+    log.replace_segment(old, open_segment(log.backend, log.spec, new))
     log.cut_count += 2  # Readers of its index here must not take it for empty.
     log.known.forget(new.seq)
 

@@ -19,7 +19,7 @@ from firnmq.config import Durability
 from firnmq.disk import Settlement, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import Appended
-from firnmq.engines.catalog.segments import Medium, Rows, Segment, SegmentMeta
+from firnmq.engines.catalog.segments import Rows, Segment
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.deletion.deletions import Deletions
 from firnmq.engines.shardlog import changes
@@ -32,6 +32,7 @@ from firnmq.engines.shardlog.append import (
 from firnmq.engines.shardlog.backend import Backend, IndexEntry, TurnIndex
 from firnmq.engines.shardlog.producers import PRODUCER_REFUSALS, ProducerBatch, ProducerStates
 from firnmq.engines.shardlog.reading.known import KnownBytes
+from firnmq.engines.shardlog.replica import LogReplica
 from firnmq.engines.shardlog.rolling.machine import LogClosed, RollMachine
 from firnmq.engines.shardlog.rolling.parked import ParkedAppends
 from firnmq.engines.shardlog.rolling.steps import is_old
@@ -77,6 +78,7 @@ class ShardLog(HighWatermark):
         "parked",
         "producers",
         "refusal",
+        "replica",
         "replication",
         "rolling",
         "rows",
@@ -116,6 +118,8 @@ class ShardLog(HighWatermark):
         """Appends that wait for the next segment."""
         self.replication = backend.replication
         """What moves the high watermark; None where this is the only replica."""
+        self.replica: LogReplica | None = None
+        """The replica that the tail is; None where it is the only one."""
         self.segments = segments
         self.tail = tail
         self.producers = producers
@@ -187,6 +191,15 @@ class ShardLog(HighWatermark):
             return _NONE_LEFT
         return [each for each in requests if each.appended is None and each.refusal is None]
 
+    def stage_replicated(self, batches: Sequence[PreparedBatch]) -> None:
+        """Hands the leader's batches to the active segment. They have the numbers that they get
+        here, so their bytes stay the same. When to roll is the leader's affair."""
+        now_ms = self.backend.clock.now_ms()
+        for batch in batches:
+            self._stage_batch(batch, now_ms, is_forced=True)
+        self._hand_over()
+        self.wants_roll = False
+
     def sync(self) -> None:
         """Makes staged bytes durable; afterwards the checkpoint moves to the staged end."""
         if self.has_unsynced:
@@ -216,12 +229,9 @@ class ShardLog(HighWatermark):
             return []
         self.producers.store_changes(index)
         self.deletions.store_changes(index)
-        self._set_checkpoint(index, synced, self.tail.next_offset)
-        return index.entries
-
-    def _set_checkpoint(self, index: TurnIndex, synced: Checkpoint, indexed_upto: int) -> None:
         self.stored = synced
-        index.set_checkpoint(synced.indexed_to(indexed_upto))
+        index.set_checkpoint(synced.indexed_to(self.tail.next_offset))
+        return index.entries
 
     # The high watermark -------------------------------------------------------------------------
 
@@ -256,26 +266,36 @@ class ShardLog(HighWatermark):
         settlement.deliver()
 
     def store_entries(self, points: list[PendingPoint]) -> None:
-        last = points[-1]
-        index = self.backend.turn_index(self.spec, last.view.segments[-1])
-        for point in points:
-            index.entries.extend(point.entries)
-        if index.entries or last.checkpoint is not self.stored:
-            self._set_checkpoint(index, last.checkpoint, last.view.end_offset)
-        self.backend.commit_entries(index.entries)
-        self.deletions.show(last.view.end_offset)
+        last = points[-1].view
+        checkpoints = [each.checkpoint for each in points if each.checkpoint is not None]
+        if checkpoints:
+            index = self.backend.turn_index(self.spec, last.segments[-1])
+            for point in points:
+                index.entries.extend(point.entries)
+            index.set_checkpoint(checkpoints[-1])
+            self.backend.commit_entries(index.entries)
+        self.deletions.show(last.end_offset)
 
     def _add_point(self, requests: list[Append], settlement: Settlement) -> None:
-        """Lets the staged point wait for the high watermark, with the appends that need it."""
-        index = self._turn_index()
-        self.producers.store_changes(index)
-        self.deletions.store_changes(index)
+        """Lets the staged point wait for the high watermark, with the appends that need it. States
+        of producers wait for a checkpoint, as in `staged_entries`."""
+        index, view = self._turn_index(), self._view_of_tail(self.view.start_offset)
+        stored, checkpoint = self.stored, None
+        if (
+            index.entries
+            or stored is None
+            or self.synced.position - stored.position >= CHECKPOINT_BYTES
+        ):
+            self.producers.store_changes(index)
+            self.deletions.store_changes(index)
+            checkpoint = self.stored = self.synced.indexed_to(view.end_offset)
         entries = list(index.entries)
         self._staged_is_committed()
         complete((each for each in requests if each.refusal is not None), settlement)
         waiting = [each for each in requests if each.refusal is None]
-        view = self._view_of_tail(self.view.start_offset)
-        self.add_pending(PendingPoint(view, waiting, entries, self.synced), settlement)
+        if self.replica is not None:
+            waiting = self.replica.take_own(waiting, settlement)
+        self.add_pending(PendingPoint(view, waiting, entries, checkpoint), settlement)
 
     def commit_checkpoint(self) -> None:
         """Stores how far the segment is synced, outside a turn."""
@@ -290,7 +310,7 @@ class ShardLog(HighWatermark):
         """Takes everything from the offset on out of sight, before it goes. Appends that wait for
         the high watermark fail."""
         cause = OSError(f"the log was truncated to offset {offset} before the append was complete")
-        self.drop_pending(StorageFailed(self.spec.name, cause))
+        self._fail_waiting(StorageFailed(self.spec.name, cause))
         view = self.view
         self.show(
             view._replace(
@@ -333,21 +353,9 @@ class ShardLog(HighWatermark):
         )
         return tuple.__new__(View, fields)  # Calling the class takes another call.
 
-    def take_written(self, batch: PreparedBatch, base_offset: int) -> None:
-        """Shows one more batch, written at the end. Nothing was staged, no index entry is due, and
-        this is the only replica."""
-        tail, data = self.tail, batch.data
-        tail.crc = chained(tail.crc, data)
-        tail.position = self._gathered_position = tail.position + len(data)
-        tail.next_offset = base_offset + batch.record_count
-        builder = tail.builder
-        builder.records_since_point += batch.record_count
-        if batch.max_timestamp > builder.max_timestamp:
-            builder.max_timestamp = batch.max_timestamp
-        if batch.first_expiry_ms < builder.first_expiry_ms:
-            builder.first_expiry_ms = batch.first_expiry_ms
-        if batch.header.producer_id >= 0:
-            self.producers.note(batch.header, base_offset, data, self.backend.clock.now_ms())
+    def written_alone(self) -> None:
+        """Shows a batch that was written and taken into the tail by itself; see `stage`."""
+        self._gathered_position = self.tail.position
         self.show(self._view_of_tail(self.view.start_offset))
 
     def watch(self, ticket: Ticket[None], end_offset: int) -> bool:
@@ -364,13 +372,23 @@ class ShardLog(HighWatermark):
             failure = storage_failure(self.spec.name, cause)
         self.refuse(failure)
         self.backend.health.report(ProblemKind.SHARD_FAILED, self.spec.name, failure)
+        if self.replica is not None:
+            self.replica.listener.failed(self.replica.id, failure)
         return failure
+
+    def _fail_waiting(self, error: FirnError) -> None:
+        """Fails the appends that wait for other replicas."""
+        self.drop_pending(error)
+        if self.replica is not None:
+            self.replica.drop_waiting(error)
+            if self.replica.has_held:
+                self.parked.resume()
 
     def refuse(self, refusal: FirnError) -> None:
         """Lets nothing be appended any more, and fails what waits for the high watermark or for the
         next segment. A driver that is at work is not waited for. The lock is held."""
         self.refusal = refusal
-        self.drop_pending(refusal)
+        self._fail_waiting(refusal)
         self.rolling.handle(LogClosed(), 0.0)
         self.change_ended.notify_all()  # A roll that was only wanted will not come.
         self.parked.fail(refusal)
@@ -397,15 +415,6 @@ class ShardLog(HighWatermark):
         """
         return self.spec.config.durability is Durability.FSYNC or self._has_staged_control
 
-    def may_run_inline(self) -> bool:
-        """Whether a turn that appends a little is a write into a page cache of its own alone."""
-        return (
-            self.spec.config.durability is Durability.OS
-            and self.tail.segment.meta.medium is not Medium.SHARED
-            and self.tail.position > 0
-            and not self.lock.locked()
-        )
-
     # Rolling: the rest is in `rolling`. ------------------------------------------------------
 
     def show_all_pending(self) -> None:
@@ -419,13 +428,6 @@ class ShardLog(HighWatermark):
     def release_preallocation(self) -> None:
         """Lets the active segment's bytes end where its batches do."""
         self.tail.segment.bytes.release_preallocation(self.tail.position)
-
-    def open_segment(self, meta: SegmentMeta) -> Segment:
-        return Segment(
-            meta,
-            self.backend.open_bytes(self.spec, meta),
-            self.backend.open_index(self.spec, meta),
-        )
 
     # Changes other than appends. The caller holds the lock, with `rolling.steps.unchanging`. -----
 
@@ -578,7 +580,10 @@ class ShardLog(HighWatermark):
         if self._gathered:
             gathered, self._gathered = self._gathered, []
             # A durable write covers its own bytes, so it will do only if none before are unsynced.
-            durable = self.wants_sync and self.synced.position == self._gathered_position
+            # The followers of a log that leads fetch them before the sync.
+            has_followers = self.replica is not None and self.replica.leads
+            is_all = self.synced.position == self._gathered_position
+            durable = self.wants_sync and is_all and not has_followers
             if self.tail.segment.bytes.append(
                 gathered, self._gathered_position, self.rows, durable=durable
             ):

@@ -20,7 +20,7 @@ from firnmq.engines.catalog.transactions import OpenTransaction
 from firnmq.engines.deletion.deletions import Deletions
 from firnmq.engines.deletion.opening import append_unlogged
 from firnmq.engines.shardlog.append import first_expiry, terms_of
-from firnmq.engines.shardlog.backend import Backend
+from firnmq.engines.shardlog.backend import Backend, open_segment
 from firnmq.engines.shardlog.changes import trim_deletions
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.producers import ProducerStates
@@ -64,18 +64,23 @@ def open_log(
     the device holds, so it is truncated.
     """
     chain = state.chain(spec.uid)
+    active = [meta for meta in chain if meta.state is SegmentState.ACTIVE]
+    if not all(
+        meta.is_led and meta.leader_epoch <= spec.epoch and len(meta.holders) <= 1
+        for meta in active  # With other replicas, only their driver opens it: `replica_recovery`.
+    ):
+        raise state.not_led(spec.uid)
     start_offset = state.start_offset(spec.uid)
     deleted = [meta for meta in chain if meta.state is SegmentState.DELETED]
     segments = tuple(
-        Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+        open_segment(backend, spec, meta)
         for meta in chain
         if meta.state is not SegmentState.DELETED
     )
-    _check_tiling(spec, segments)
+    check_tiling(spec, segments)
     if deleted:  # A crash came between moving the start and removing the bytes.
         for meta in deleted:
-            gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
-            backend.drop_segment(spec, gone)
+            backend.drop_segment(spec, open_segment(backend, spec, meta))
         state.forget_segments(spec.uid, [meta.seq for meta in deleted if meta.tier is None])
     local = [segment.meta for segment in segments if segment.meta.is_local]
     backend.drop_strays(spec, local)
@@ -83,7 +88,7 @@ def open_log(
         backend.snapshots.drop_strays(spec, [segment.meta for segment in segments])
     producers = backend.load_producers(spec)
     deletions = Deletions(state.deletions.entries(spec.uid))
-    before = _Before.of(segments, start_offset)
+    before = Before.of(segments, start_offset)
     scan, scanned, cut = _recover_tail(
         spec, backend, segments[-1], failed, producers, deletions, before
     )
@@ -115,14 +120,14 @@ def truncate_log(
         log.show_truncated(offset, position)
         segment = backend.without_index(log.spec, log.tail.segment)
         segment.bytes.truncate(position)
-        scan = _TailScan(
+        scan = TailScan(
             log.spec,
             backend,
             segment,
             None,
             log.producers,
             log.deletions,
-            _Before.of(log.segments, log.view.start_offset),
+            Before.of(log.segments, log.view.start_offset),
         )
         scan.run(position)
         scan.finish()
@@ -142,8 +147,8 @@ def _recover_tail(
     failed: ShardLog | None,
     producers: ProducerStates,
     deletions: Deletions,
-    before: _Before,
-) -> tuple[_TailScan, int, int]:
+    before: Before,
+) -> tuple[TailScan, int, int]:
     """Finds where the active segment ends; returns the scan that did, bytes scanned and bytes
     truncated."""
     index = segment.index
@@ -158,19 +163,19 @@ def _recover_tail(
         )
     is_new = failed is None and segment.bytes.is_file
     if is_new and checkpoint is not None and length > checkpoint.position > 0:
-        _check_synced(segment, checkpoint)
+        check_synced(segment, checkpoint)
     limit = length if failed is None else min(_shown_length(failed, segment), length)
     if checkpoint is not None and checkpoint.position > limit:
         # Truncated below the checkpoint: only a full scan knows the state there. The checkpoint
         # goes first, since a crash after the truncation would make it promise bytes that are gone.
         index.clear()
         checkpoint = None
-    scan = _TailScan(spec, backend, segment, checkpoint, producers, deletions, before)
+    scan = TailScan(spec, backend, segment, checkpoint, producers, deletions, before)
     scan.run(limit)
     tail = scan.tail
     cut_bytes = 0
     if length > tail.position:
-        if failed is not None or not _is_preallocated(spec, segment, tail.position, length):
+        if failed is not None or not is_preallocated(spec, segment, tail.position, length):
             cut_bytes = length - tail.position
         segment.bytes.truncate(tail.position)
     elif scan.scanned_bytes:
@@ -179,13 +184,13 @@ def _recover_tail(
     if stored is not None and stored.indexed_upto > tail.next_offset:
         # Entries for bytes that are gone hide among good ones: rebuild the segment's index.
         index.clear()
-        scan = _TailScan(spec, backend, segment, None, scan.producers, scan.deletions, before)
+        scan = TailScan(spec, backend, segment, None, scan.producers, scan.deletions, before)
         scan.run(tail.position)
     scan.finish()
     return scan, scan.scanned_bytes, cut_bytes
 
 
-def _is_preallocated(spec: ShardSpec, segment: Segment, position: int, length: int) -> bool:
+def is_preallocated(spec: ShardSpec, segment: Segment, position: int, length: int) -> bool:
     """Whether all that follows the last batch was preallocated."""
     size = length - position
     if not segment.bytes.is_file or not (
@@ -198,7 +203,7 @@ def _is_preallocated(spec: ShardSpec, segment: Segment, position: int, length: i
         return False
 
 
-def _check_synced(segment: Segment, checkpoint: Checkpoint) -> None:
+def check_synced(segment: Segment, checkpoint: Checkpoint) -> None:
     """Raises Corruption where there are zeros instead of what was synced last: a preallocated file
     is long enough whatever it holds. A reader detects anything else that is wrong."""
     last_offset = checkpoint.next_offset - 1
@@ -219,16 +224,24 @@ def _check_synced(segment: Segment, checkpoint: Checkpoint) -> None:
         )
 
 
-class _Before(NamedTuple):
+class Before(NamedTuple):
     """What the metadata know of a log before its active segment."""
 
     start_offset: int
     transactions: tuple[OpenTransaction, ...]
     """Those that were open where the active segment begins."""
+    has_moved: bool
+    """Whether another node may have led what comes before: rows here may be older."""
 
     @classmethod
-    def of(cls, segments: tuple[Segment, ...], start_offset: int) -> _Before:
-        return cls(start_offset, segments[-2].meta.transactions if len(segments) > 1 else ())
+    def of(cls, segments: tuple[Segment, ...], start_offset: int) -> Before:
+        active = segments[-1].meta
+        last = segments[-2].meta if len(segments) > 1 else None
+        # The holders of a segment are known in a cluster alone.
+        is_ours = not active.holders or active.leader_epoch == 0
+        if last is not None:
+            is_ours = is_ours or last.is_led
+        return cls(start_offset, () if last is None else last.transactions, not is_ours)
 
 
 def _shown_length(log: ShardLog, segment: Segment) -> int:
@@ -239,7 +252,7 @@ def _shown_length(log: ShardLog, segment: Segment) -> int:
     return view.active_length if is_same else 0
 
 
-class _TailScan:
+class TailScan:
     """Walks an active segment from its checkpoint, checking and indexing every batch.
 
     What is kept of producers and deletions goes up to where the segment is indexed. Without a
@@ -255,8 +268,12 @@ class _TailScan:
         checkpoint: Checkpoint | None,
         producers: ProducerStates,
         deletions: Deletions,
-        before: _Before,
+        before: Before,
+        *,
+        has_replicas: bool = False,
     ) -> None:
+        """With replicas, `sink` keeps what the scan adds: it waits for the high watermark."""
+        self._has_replicas = has_replicas
         self.producers = producers
         self.deletions = deletions
         self._now_ms = backend.clock.now_ms()
@@ -272,15 +289,15 @@ class _TailScan:
         self._spec = spec
         self._backend = backend
         self._segment = segment
-        self._sink = backend.turn_index(spec, segment)
+        self.sink = backend.turn_index(spec, segment)
         self.scanned_bytes = 0
         self.tail = _tail_at(segment, checkpoint)
         if self.tail.position:
             self.tail.first_append_ms = segment.meta.created_ms
 
-    def _restore(self, spec: ShardSpec, backend: Backend, before: _Before) -> bool:
+    def _restore(self, spec: ShardSpec, backend: Backend, before: Before) -> bool:
         """Begins with the snapshot at the segment's beginning; False if there is none."""
-        snapshot = _read_snapshot(spec, backend, self._known_upto)
+        snapshot = _read_snapshot(spec, backend, self._known_upto, has_moved=before.has_moved)
         if snapshot is None:
             return False
         snapshot = snapshot.from_offset(before.start_offset)
@@ -314,19 +331,22 @@ class _TailScan:
 
     def finish(self) -> None:
         """Commits what is left, with a checkpoint at the end."""
-        tail = self.tail
         if self.scanned_bytes:
-            self._sink.set_checkpoint(tail.checkpoint())
-            # With the checkpoint, as the next recovery begins at it and does not look back.
-            self.producers.store_changes(self._sink)
-            self.deletions.store_changes(self._sink)
+            self.sink.set_checkpoint(self.tail.checkpoint())
+            self.add_states()
             self._commit()
-        self.deletions.show(tail.next_offset)
+        self.deletions.show(self.tail.next_offset)
+
+    def add_states(self) -> None:
+        """Adds to the sink what is known of producers and deletions at the end. It is stored with
+        the checkpoint, as the next recovery begins at that and does not look back."""
+        self.producers.store_changes(self.sink)
+        self.deletions.store_changes(self.sink)
 
     def _take(self, batch: memoryview, entry: BatchEntry) -> None:
         tail = self.tail
         tail.builder.add(
-            self._sink,
+            self.sink,
             position=tail.position,
             base_offset=entry.base_offset,
             record_count=entry.record_count,
@@ -344,22 +364,29 @@ class _TailScan:
                 self.deletions.note(entry.base_offset, deletion)
         if tail.first_append_ms is None:
             tail.first_append_ms = self._segment.meta.created_ms
-        if len(self._sink.entries) >= _ENTRIES_PER_COMMIT:
+        if len(self.sink.entries) >= _ENTRIES_PER_COMMIT and not self._has_replicas:
             self._commit()
 
     def _commit(self) -> None:
-        self._backend.commit_entries(self._sink.entries)
-        self._sink = self._backend.turn_index(self._spec, self._segment)
+        self._backend.commit_entries(self.sink.entries)
+        self.sink = self._backend.turn_index(self._spec, self._segment)
 
 
-def _read_snapshot(spec: ShardSpec, backend: Backend, end_offset: int) -> Snapshot | None:
-    """The snapshot at an offset. A damaged one is as good as none: what is beside the index goes at
-    least as far."""
+def _read_snapshot(
+    spec: ShardSpec, backend: Backend, end_offset: int, *, has_moved: bool
+) -> Snapshot | None:
+    """The snapshot at an offset. A damaged one is as good as none, because the rows go at least as
+    far. If the shard has moved, they may not: then there must be a snapshot."""
     if backend.snapshots is None:
         return None
     try:
-        return backend.snapshots.read(spec, end_offset)
+        snapshot = backend.snapshots.read(spec, end_offset)
+        if snapshot is None and has_moved:
+            raise Corruption(f"the snapshot at offset {end_offset:,} is missing", where=spec.name)
+        return snapshot
     except Corruption as error:
+        if has_moved:
+            raise
         _log.warning("snapshot_damaged", shard=spec.name, error=str(error))
         return None
 
@@ -381,7 +408,7 @@ def _tail_at(segment: Segment, checkpoint: Checkpoint | None) -> Tail:
     )
 
 
-def _check_tiling(spec: ShardSpec, segments: tuple[Segment, ...]) -> None:
+def check_tiling(spec: ShardSpec, segments: tuple[Segment, ...]) -> None:
     """Segments must follow each other without gap or overlap, and the last must be active."""
     active = [segment for segment in segments if segment.meta.state is SegmentState.ACTIVE]
     if len(active) != 1 or segments[-1] is not active[0]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from weakref import WeakSet
 
 from firnmq.config import Durability
-from firnmq.disk import Settlement, Turn
+from firnmq.disk import Turn
 from firnmq.engines.shardlog.append import Append
 from firnmq.engines.shardlog.backend import Backend
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
+from firnmq.engines.shardlog.outcomes import apart, fail_requests
 from firnmq.engines.shardlog.preallocator import Preallocator
+from firnmq.engines.shardlog.replica_turn import ReplicaTurns
 from firnmq.engines.shardlog.rolling.state import RollState
 
 
@@ -31,6 +33,9 @@ class LogTurnHandler:
         The log of a shard that is deleted or reopened leaves the set, since nothing else refers to
         it."""
         self._preallocator = Preallocator()
+        self._replicas = ReplicaTurns(
+            backend, want_roll, self._park, self._note_unsynced, self._preallocator
+        )
 
     @property
     def has_parked(self) -> bool:
@@ -39,12 +44,19 @@ class LogTurnHandler:
     def run(self, turn: Turn[Append]) -> None:
         if self._parking:
             self._unpark(turn)
+        if self._replicas.has_held:
+            self._replicas.take_held(turn)
         by_log: dict[ShardLog, list[Append]] = {}
         for request in turn.requests:
             by_log.setdefault(request.log, []).append(request)
+        has_replicas = False
         for log in by_log:
             log.lock.acquire()
+            if log.replica is not None:
+                has_replicas = True
         try:
+            if has_replicas:
+                self._replicas.run(turn, by_log)
             self._run_locked(turn, by_log)
         except BaseException as defect:
             # How much was staged is unknown, so the logs go on from what is on disk.
@@ -71,6 +83,7 @@ class LogTurnHandler:
         return max(min(self._unsynced.values()) - now, 0)
 
     def close(self) -> None:
+        self._replicas.close()
         for log in (*self._unsynced, *self._left_to_system):
             with log.lock:
                 self._sync_quietly(log)
@@ -82,6 +95,8 @@ class LogTurnHandler:
         settlement = turn.settlement
         staged: list[ShardLog] = []
         for log, requests in by_log.items():
+            if log.replica is not None:
+                continue
             if log.refusal is not None:
                 for request in requests:
                     settlement.fail(request.ticket, log.refusal)
@@ -102,16 +117,16 @@ class LogTurnHandler:
                 self._preallocator.note_appended(log, position)
                 staged.append(log)
             except STORAGE_ERRORS as error:
-                _fail(settlement, log, by_log[log], error)
+                fail_requests(settlement, log, by_log[log], error)
                 self._preallocator.note_failed(log)
         committed: list[ShardLog] = []
-        for group in _apart(staged):
+        for group in apart(staged):
             try:
                 self._backend.commit(group)
                 committed += group
             except STORAGE_ERRORS as error:
                 for log in group:
-                    _fail(settlement, log, by_log[log], error)
+                    fail_requests(settlement, log, by_log[log], error)
         replicated: set[ShardLog] = set()
         try:
             for log in committed:
@@ -156,27 +171,3 @@ class LogTurnHandler:
             log.commit_checkpoint()
         except STORAGE_ERRORS as error:
             log.fail(error)
-
-
-def _apart(logs: list[ShardLog]) -> list[list[ShardLog]]:
-    """Those that write to shared files, and the others, which a failure there must not harm."""
-    sharing = [log for log in logs if log.rows.frames]
-    if not sharing:
-        return [logs]
-    others = [log for log in logs if not log.rows.frames]
-    return [others, sharing] if others else [sharing]
-
-
-def _fail(
-    settlement: Settlement, log: ShardLog, requests: list[Append], error: BaseException
-) -> None:
-    """Closes the log and fails its requests, except those that were stored by an earlier turn."""
-    failure = log.fail(error)
-    kept_end = log.view.end_offset
-    log.watchers.wake(settlement)
-    for request in requests:
-        appended = request.appended
-        if appended is not None and appended.next_offset <= kept_end:
-            settlement.resolve(request.ticket, appended)
-        else:
-            settlement.fail(request.ticket, failure)

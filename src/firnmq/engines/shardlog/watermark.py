@@ -41,20 +41,25 @@ class PendingPoint:
     __slots__ = ("checkpoint", "entries", "requests", "view")
 
     def __init__(
-        self, view: View, requests: list[Append], entries: list[IndexEntry], checkpoint: Checkpoint
+        self,
+        view: View,
+        requests: list[Append],
+        entries: list[IndexEntry],
+        checkpoint: Checkpoint | None,
     ) -> None:
         self.view = view
         """What is shown then."""
         self.requests = requests
         """Appends that are complete then."""
         self.entries = entries
-        """Index entries that are stored then."""
+        """Index entries that are stored then, with a checkpoint."""
         self.checkpoint = checkpoint
-        """How far the segment was synced: at most up to the end of the view."""
+        """How far the segment was synced and is indexed then; None if that need not be stored."""
 
     def add(self, later: PendingPoint) -> None:
         """Becomes the later point."""
-        self.view, self.checkpoint = later.view, later.checkpoint
+        self.view = later.view
+        self.checkpoint = later.checkpoint or self.checkpoint
         self.requests += later.requests
         self.entries += later.entries
 
@@ -82,6 +87,12 @@ class HighWatermark:
     def has_pending(self) -> bool:
         """Whether something is stored above the high watermark."""
         return bool(self._pending)
+
+    @property
+    def pending_entry_count(self) -> int:
+        """Index entries that wait for the high watermark."""
+        with self._gate:
+            return sum(len(point.entries) for point in self._pending)
 
     def show(self, view: View) -> None:
         """Moves the high watermark to the end of the view, while no point waits. Deletions below it
@@ -153,6 +164,16 @@ class HighWatermark:
     def store_entries(self, points: list[PendingPoint]) -> None:
         """Stores the index entries of points that are about to be shown. The gate is held."""
         raise NotImplementedError
+
+    def fail_requests(self, error: FirnError) -> None:
+        """Fails the appends that wait; their points go on waiting for the high watermark."""
+        settlement = Settlement()
+        with self._gate:
+            for point in self._pending:
+                for request in point.requests:
+                    settlement.fail(request.ticket, error)
+                point.requests = []
+        settlement.deliver()
 
     def drop_pending(self, error: FirnError) -> None:
         """Fails the appends that wait: the high watermark will not reach them."""

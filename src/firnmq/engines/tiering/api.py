@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn, Protocol
 from firnmq.disk import FileRange
 from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.transactions import AbortedTransaction
-from firnmq.errors import NoObjectStore
+from firnmq.errors import NodeUnavailable, NoObjectStore
 from firnmq.index import KeyHit, Point, SegmentIndex, TagHit
 from firnmq.record.deletion import Deletion
 
@@ -71,8 +71,9 @@ class SealedSource(Protocol):
     def index(self) -> IndexDump: ...
 
 
-class ColdMedium(Protocol):
-    """Reads segments that are only in the store. Safe with threads."""
+class RemoteMedium(Protocol):
+    """Reads segments that are not here: those in the store, or those that other nodes hold. Safe
+    with threads."""
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes: ...
 
@@ -82,14 +83,20 @@ class ColdMedium(Protocol):
         """`fetches`: whether a lookup by offset also fetches the bytes there, for a caller that is
         about to read them."""
 
+
+class ColdMedium(RemoteMedium, Protocol):
+    """Reads segments that are only in the store."""
+
     def forget(self, meta: SegmentMeta) -> None:
         """Drops what is cached of a segment."""
 
 
 class Unreachable:
-    """Bytes and index, in one, of a segment in an object store that is not configured.
+    """Bytes and index, in one, of a segment in an object store that is not configured, or on nodes
+    that this process does not ask.
 
-    Whatever would have to read it raises NoObjectStore; the rest of the chain can be used.
+    Whatever would have to read it raises NoObjectStore or NodeUnavailable; the rest of the chain
+    can be used.
     """
 
     is_memory: ClassVar[bool] = False
@@ -151,14 +158,17 @@ class Unreachable:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
+        if self._meta.holders:
+            reason = f"it holds segment {self._meta.seq} of {self._shard}"
+            raise NodeUnavailable(self._meta.holders[0], reason)
         raise NoObjectStore(self._shard, self._meta.seq)
 
 
-def cold_bytes(cold: ColdMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
-    """Bytes of a segment that is only in the store."""
+def cold_bytes(cold: RemoteMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentBytes:
+    """Bytes of a segment that is not here."""
     return Unreachable(spec, meta) if cold is None else cold.open_bytes(spec, meta)
 
 
-def cold_index(cold: ColdMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
-    """Indexes of a segment that is only in the store."""
+def cold_index(cold: RemoteMedium | None, spec: ShardSpec, meta: SegmentMeta) -> SegmentIndex:
+    """Indexes of a segment that is not here."""
     return Unreachable(spec, meta) if cold is None else cold.open_index(spec, meta)

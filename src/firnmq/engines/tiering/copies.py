@@ -73,10 +73,10 @@ def lose_copy(log: ShardLog, seq: int, upload_id: str) -> TierCopy | None:
 def become_remote(log: ShardLog, seq: int) -> Segment | None:
     """Shows readers the copy in the store instead of what is here, which then can go.
 
-    None if there is nothing here any more.
+    None if no node has anything of it any more. Other nodes that have it follow the metadata.
     """
     segment = sealed_segment(log, seq)
-    if not segment.meta.is_local:
+    if not segment.meta.is_on_nodes:
         return None
     if segment.meta.state is not SegmentState.TIERED:
         raise InvalidArgument(

@@ -30,7 +30,7 @@ from firnmq.engines.verify.producers import ProducerCheck
 from firnmq.engines.verify.segment import SegmentCheck, bytes_to_check
 from firnmq.errors import Corruption, StoreError
 from firnmq.index import RocksSegmentIndex
-from firnmq.index.layout import DELETION, NO_SEGMENT, PREFIX, PRODUCER, segment_range
+from firnmq.index.layout import FENCE, NO_SEGMENT, PREFIX, PRODUCER, segment_range
 from firnmq.record.selection import OFFSET_END
 
 __all__ = ["CopyCheck", "Finding", "FindingKind", "Progress", "Verification", "Verifier"]
@@ -319,7 +319,7 @@ class Verifier:
         if (family, seq) != (Family.INDEX, NO_SEGMENT):
             return False
         lower, upper = segment_range(uid, NO_SEGMENT)
-        own, end = PREFIX.pack(uid, seq, PRODUCER), PREFIX.pack(uid, seq, DELETION + 1)
+        own, end = PREFIX.pack(uid, seq, PRODUCER), PREFIX.pack(uid, seq, FENCE + 1)
         return not any(self._kv.items(family, *each, 1) for each in ((lower, own), (end, upper)))
 
     def _stored_seqs(self, family: Family, uid: int) -> Iterator[int]:

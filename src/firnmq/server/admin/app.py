@@ -17,7 +17,16 @@ from firnmq.config import AdminConfig
 from firnmq.disk import call_blocking
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.eventlog import EventLogger
+from firnmq.server.admin.console.documents import NewSession
+from firnmq.server.admin.console.serving import (
+    EventResponse,
+    EventStreams,
+    SessionAnswers,
+    asset_routes,
+)
+from firnmq.server.admin.console.views import ConsoleViews
 from firnmq.server.admin.elsewhere import Elsewhere
+from firnmq.server.admin.endpoint import Call, Endpoint
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
 from firnmq.server.admin.endpoints.rules import RuleAdmin
@@ -28,14 +37,14 @@ from firnmq.server.admin.errors import GroupElsewhere, Refused, status_of
 from firnmq.server.admin.http.guard import JSON, AccessGuard, check_role
 from firnmq.server.admin.http.limits import BodyBudget
 from firnmq.server.admin.http.places import SharedPlaces, StreamTurn
-from firnmq.server.admin.http.token import Role, Tokens
+from firnmq.server.admin.http.token import Caller, Role, Tokens
 from firnmq.server.admin.machine import Machine
 from firnmq.server.admin.metrics import CONTENT_TYPE, Metrics, scrape_text
 from firnmq.server.admin.openapi import openapi
 from firnmq.server.admin.others import OtherNodes
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.admin.reports import NodeReports, node_status, readiness
-from firnmq.server.admin.routes import Call, Endpoint, endpoints
+from firnmq.server.admin.routes import endpoints
 from firnmq.server.documents import CommandLine, Failure, NodeStatus, Readiness
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -70,16 +79,22 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
     async def status() -> NodeStatus:
         return node_status(parts) if machine is None else await machine.status()
 
+    async def ready_state() -> Readiness:
+        return readiness(parts) if machine is None else await machine.readiness()
+
+    console = ConsoleViews(parts, groups, others, status, ready_state)
     table = endpoints(
         topics,
         groups,
         UserAdmin(parts.users, parts.broker),
         RuleAdmin(parts.rules),
-        TierAdmin(parts),
+        TierAdmin(parts, others),
         LakeAdmin(parts),
         status,
         reports.cluster,
+        console,
     )
+    console.samples.start()
     guard = _Guard(admin, tokens, parts, bodies, streams)
     if others is not None:
         guard.elsewhere = Elsewhere(others, table, guard.failure)
@@ -90,7 +105,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         return _json(Readiness(status="live"))
 
     async def ready(_: Request) -> Response:
-        found = readiness(parts) if machine is None else await machine.readiness()
+        found = await ready_state()
         return _json(found, 200 if found.status == "ready" else 503)
 
     async def scrape(request: Request) -> Response:
@@ -115,6 +130,8 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
             Route("/health/ready", guard.open(ready)),
             Route("/metrics", guard.closed(scrape)),
             Route("/openapi.json", guard.open(describe)),
+            *session_routes(guard, console),
+            *asset_routes(guard.open),
             Route("/v1/command", guard.command(command), methods=["POST"]),
             *(
                 Route(_route_path(each.path), guard.endpoint(each), methods=[each.method])
@@ -126,6 +143,34 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
 
 
 Answer = Callable[[Request], Awaitable[Response]]
+
+
+def session_routes(guard: _Guard, console: ConsoleViews) -> list[Route]:
+    """Signing in needs no token, for it brings one."""
+    answers = SessionAnswers(
+        guard.access.sessions,
+        needs_token=guard.needs_token,
+        version=console.version,
+        is_cluster=console.is_cluster,
+    )
+
+    async def change(request: Request) -> Response:
+        if request.method == "DELETE":
+            return answers.closed(request)
+        try:
+            opened = answers.open(request, (await guard.small_body(request, NewSession)).token)
+        except Refused as error:
+            guard.tell_refused(request, error, "session")
+            raise
+        return answers.opened(opened)
+
+    async def show(request: Request) -> Response:
+        return answers.shown(request.state.who)
+
+    return [
+        Route("/v1/session", guard.closed(show), methods=["GET"]),
+        Route("/v1/session", guard.open(change), methods=["POST", "DELETE"]),
+    ]
 
 
 class _Guard:
@@ -143,7 +188,9 @@ class _Guard:
         self._streams = streams
         self._catalog = parts.storage.catalog
         self._audit = parts.broker.audit
-        self._access = AccessGuard(config, tokens)
+        self.access = AccessGuard(config, tokens)
+        self.needs_token = tokens.are_required
+        self._events = EventStreams()
         self._bodies = bodies
         self._decoding = SharedPlaces(1)
         self.documents = SharedPlaces(_DOCUMENTS_MAX)
@@ -162,6 +209,9 @@ class _Guard:
             for name in request.query_params.keys() - endpoint.query.keys():
                 raise InvalidArgument(name, f"is no parameter of {endpoint.path}")
             path = {name: str(value) for name, value in request.path_params.items()}
+            if endpoint.events is not None:
+                call = Call(path=path, query=dict(request.query_params))
+                return await self._pushed(endpoint.events(call), request)
             if endpoint.stream is not None:
                 turn = StreamTurn(self._streams, self.documents, _address(request))
                 call = Call(path=path, query=dict(request.query_params))
@@ -184,6 +234,26 @@ class _Guard:
 
         return self.closed(answer, endpoint.role)
 
+    async def small_body(self, request: Request, kind: type[S]) -> S:
+        with self._bodies.body(_address(request)) as count:
+            return await self._body(request, kind, count)
+
+    async def _pushed(self, events: AsyncGenerator[bytes, None], request: Request) -> EventResponse:
+        """Server-sent events. An error before the first is an ordinary refusal."""
+        address = _address(request)
+        self._events.check(address)
+        try:
+            first = await anext(events, b"")
+        except BaseException:
+            await events.aclose()
+            raise
+        path = request.url.path
+
+        def failed(error: FirnError) -> Failure:
+            return self.failure(error, path)[0]
+
+        return EventResponse(first, events, self._events, address, failed)
+
     async def _document(self, endpoint: Endpoint, call: Call) -> Response:
         """The endpoint's answer, by the node that has it."""
         assert endpoint.answer is not None
@@ -192,7 +262,8 @@ class _Guard:
         except GroupElsewhere as elsewhere:
             assert self.elsewhere is not None
             status, document = await self.elsewhere.ask(elsewhere.node, endpoint, call)
-            return Response(document, status, media_type=JSON)
+            headers = {"x-content-type-options": "nosniff"}
+            return Response(document, status, headers, media_type=JSON)
 
     def command(self, printed: Callable[[CommandLine], Awaitable[bytes | None]]) -> Answer:
         """Answers a command line with the command's output, or with 204 if the command must run in
@@ -263,22 +334,28 @@ class _Guard:
     def _check(self, request: Request, role: Role | None) -> None:
         caller = None
         try:
-            caller = self._access.check(
+            caller = self.access.check(
                 request.method,
                 request.headers.items(),
                 http_version=request.scope["http_version"],
                 needs_token=role is not None,
             )
             request.state.caller = caller.name
+            request.state.who = caller
             if role is not None:
                 check_role(caller, role)
         except Refused as error:
             if role is not None and error.status in (401, 403):
-                who = "unknown" if caller is None else f"token {caller.name}"
-                names = [request.url.path]
-                needed = role.name.lower()
-                self._audit.refused(who, _address(request), request.method, needed, "http", names)
+                self.tell_refused(request, error, role.name.lower(), caller)
             raise
+
+    def tell_refused(
+        self, request: Request, error: Refused, needed: str, caller: Caller | None = None
+    ) -> None:
+        if error.status in (401, 403):
+            who = "unknown" if caller is None else f"token {caller.name}"
+            names = [request.url.path]
+            self._audit.refused(who, _address(request), request.method, needed, "http", names)
 
     async def _body(self, request: Request, kind: type[S], count: Callable[[int], None]) -> S:
         limit = self._config.body_bytes_max
@@ -346,4 +423,6 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
 
 
 def _json(document: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(document), status, media_type=JSON)
+    # A browser that is sent to a document shows it as what it is: records may hold markup.
+    headers = {"x-content-type-options": "nosniff"}
+    return Response(msgspec.json.encode(document), status, headers, media_type=JSON)

@@ -10,8 +10,8 @@ import msgspec
 
 from firnmq.cluster.peers import Served
 from firnmq.errors import FirnError
+from firnmq.server.admin.endpoint import Call, Endpoint
 from firnmq.server.admin.others import OtherNodes
-from firnmq.server.admin.routes import Call, Endpoint
 from firnmq.server.documents import Failure
 
 _OPERATION: Final = "admin"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from firnmq.server.admin.routes import Endpoint
+from firnmq.server.admin.endpoint import Endpoint
 from firnmq.server.documents import Failure, Readiness
 
 _REFERENCE = "#/components/schemas/{name}"
@@ -53,6 +53,8 @@ def _operation(endpoint: Endpoint, by_kind: dict[str, Any]) -> dict[str, Any]:
     answer = _content(by_kind[repr(endpoint.gives)])
     if endpoint.stream is not None:
         answer = {"application/x-ndjson": answer["application/json"]}
+    if endpoint.events is not None:
+        answer = {"text/event-stream": answer["application/json"]}
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "x-role": endpoint.role.name.lower(),

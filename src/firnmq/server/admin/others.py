@@ -75,6 +75,7 @@ class OtherNodes:
         nodes: Iterable[int],
         operation: str,
         decode: Decode[T],
+        arguments: bytes = b"",
         *,
         timeout_s: float = _TIMEOUT_S,
     ) -> dict[int, T | FirnError]:
@@ -83,7 +84,7 @@ class OtherNodes:
 
         async def one(node: int) -> T | FirnError:
             try:
-                return await self.ask(node, operation, decode, timeout_s=timeout_s)
+                return await self.ask(node, operation, decode, arguments, timeout_s=timeout_s)
             except FirnError as error:
                 return error
 

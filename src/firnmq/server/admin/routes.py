@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from firnmq.lake.plans.plan import Plan, Wanted
+from firnmq.server.admin.console.views import ConsoleViews
+from firnmq.server.admin.console_routes import console_endpoints
+from firnmq.server.admin.endpoint import Call, Endpoint, Parameter
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
 from firnmq.server.admin.endpoints.rules import RuleAdmin
 from firnmq.server.admin.endpoints.tiering import TierAdmin
 from firnmq.server.admin.endpoints.topics import TopicAdmin
 from firnmq.server.admin.endpoints.users import UserAdmin
-from firnmq.server.admin.http.places import StreamTurn
 from firnmq.server.admin.http.token import Role
 from firnmq.server.documents import (
     AccessRule,
@@ -49,47 +50,9 @@ from firnmq.server.documents import (
     User,
     UserChanged,
 )
-from firnmq.server.reading import number_of, reading_of
+from firnmq.server.reading import reading_of
 from firnmq.tiering.archive.scrubber import ScrubReport
 from firnmq.tiering.move.status import TierStatus
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request: what its path, its query and its body say."""
-
-    path: dict[str, str]
-    query: dict[str, str]
-    body: Any = None
-
-    def number(self, name: str) -> int | None:
-        return number_of(self.query, name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """A parameter of a query, which may be left out."""
-
-    text: str
-    kind: str = "integer"
-    """Its type in the OpenAPI document."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """A path and method; `takes` and `gives` are the types of the bodies."""
-
-    method: str
-    role: Role
-    """What a token needs."""
-    path: str
-    summary: str
-    gives: Any
-    answer: Callable[[Call], Awaitable[msgspec.Struct | list[Any]]] | None = None
-    stream: Callable[[Call, StreamTurn], AsyncGenerator[bytes, None]] | None = None
-    """Instead of `answer`: lines of JSON, each of them a document of type `gives`."""
-    takes: type[msgspec.Struct] | None = None
-    query: dict[str, Parameter] = field(default_factory=dict)
 
 
 def endpoints(
@@ -101,6 +64,7 @@ def endpoints(
     lake: LakeAdmin,
     status: Callable[[], Awaitable[NodeStatus]],
     cluster: Callable[[], Awaitable[ClusterStatus]],
+    console: ConsoleViews,
 ) -> list[Endpoint]:
     return [
         Endpoint(
@@ -126,6 +90,7 @@ def endpoints(
         *_rule_endpoints(rules),
         *_tier_endpoints(tier),
         *_lake_endpoints(lake),
+        *console_endpoints(console),
     ]
 
 

@@ -26,7 +26,7 @@ from firnmq.disk import KeyValueStore, sync_directory
 from firnmq.disk.private import PRIVATE_DIRECTORY
 from firnmq.disk.reserve import RESERVE_NAME
 from firnmq.engines.catalog.segments import SegmentState
-from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY
+from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY, SHARED_DIRECTORY
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.meta import Compare, MetaStore, SqliteMetaStore
@@ -37,7 +37,6 @@ from firnmq.meta.records import (
     NODES,
     SEGMENTS,
     SHARDS,
-    TIER_GRAVES,
     ClusterRecord,
     CoordinatorRecord,
     Counter,
@@ -54,6 +53,7 @@ from firnmq.meta.records import (
     member_key,
 )
 from firnmq.nodefile import META_NAME
+from firnmq.server.cluster_tier import kept_claim
 from firnmq.server.identity import DirectoryRecord, check_directory, single_directory, write_down
 from firnmq.server.local import DATABASE_DIRECTORY
 from firnmq.server.processes.place import process_directory
@@ -62,7 +62,10 @@ from firnmq.server.tier import CACHE_DIRECTORY
 _SECRET_BYTES = 32
 _PART = 5_000
 """Records that one transaction changes."""
-_MOVED = (DATABASE_DIRECTORY, SEGMENT_DIRECTORY, CACHE_DIRECTORY, RESERVE_NAME)
+_MOVED = (
+    *(DATABASE_DIRECTORY, SEGMENT_DIRECTORY, SHARED_DIRECTORY),
+    *(CACHE_DIRECTORY, RESERVE_NAME),
+)
 _log = EventLogger("processes")
 
 
@@ -78,10 +81,6 @@ def check_growth(directory: Path, node: int) -> None:
         if known is not None and known.node != node:
             text = f"{directory} is node {known.node}'s; processes are numbered from it on"
             raise InvalidArgument("kafka.node_id", text)
-        segments = (decode(each, SegmentRecord) for each in meta.range(SEGMENTS).entries)
-        if meta.range(TIER_GRAVES).entries or any(each.tier is not None for each in segments):
-            text = "it has segments in an object store, which several processes do not use yet"
-            raise InvalidArgument(str(directory), text)
         if meta.range(LAKE).entries:
             text = "its topics have tables, which several processes do not keep yet"
             raise InvalidArgument(str(directory), text)
@@ -137,7 +136,9 @@ def _convert(
     listed = [each.key for each in meta.range(NODES).entries]  # By the node that was alone.
     meta.txn(
         [Compare.unchanged(entry)],
-        {key: encode(record) for key, record in puts.items()} | KvUserRows(kv).shared(),
+        {key: encode(record) for key, record in puts.items()}
+        | KvUserRows(kv).shared()
+        | kept_claim(identity),
         [entry.key, *listed],
     )
 
@@ -150,7 +151,7 @@ def _led_by(meta: MetaStore, node: int) -> Iterator[tuple[str, bytes]]:
             yield entry.key, encode(msgspec.structs.replace(shard, leader=node))
     for entry in meta.range(SEGMENTS).entries:
         segment = decode(entry, SegmentRecord)
-        if segment.state is SegmentState.DELETED or segment.replicas == (node,):
+        if segment.state is SegmentState.DELETED or segment.holders in ((node,), ()):
             continue
         # It had another number then; what it held in memory is gone.
         changed = msgspec.structs.replace(

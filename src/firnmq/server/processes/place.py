@@ -88,7 +88,7 @@ def check_settings(config: NodeConfig, count: int) -> None:
 
 def config_of(config: NodeConfig, directory: Path, process: int, port: int) -> NodeConfig:
     """The configuration of one process, whose Kafka port is given."""
-    kafka, at = config.kafka, process - 1
+    kafka, tiering, at = config.kafka, config.tiering, process - 1
     advertised = kafka.advertised_port
     return dataclasses.replace(
         config,
@@ -97,6 +97,14 @@ def config_of(config: NodeConfig, directory: Path, process: int, port: int) -> N
             port=port,
             advertised_port=advertised + at if advertised else advertised,
             node_id=kafka.node_id + at,
+        ),
+        tiering=dataclasses.replace(
+            tiering,
+            cache_directory=(
+                None
+                if tiering.cache_directory is None
+                else process_directory(tiering.cache_directory, process)
+            ),
         ),
         cluster=dataclasses.replace(
             config.cluster,

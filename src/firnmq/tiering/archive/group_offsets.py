@@ -7,7 +7,7 @@ new object with the next number, read back before the objects with smaller numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -30,14 +30,23 @@ GroupOffsets = Mapping[str, Mapping[str, StoredOffset]]
 """By group, then by shard: the next offset to read, and the metadata committed with it."""
 
 
+class Committed(NamedTuple):
+    """What groups have committed, as far as it can be asked."""
+
+    groups: GroupOffsets
+    is_away: Callable[[str], bool] = lambda group: False
+    """Whether a group that is not among them may be on a node that does not answer: what the store
+    has of it stays."""
+
+
 class GroupSource(Protocol):
     """Returns the committed offsets of all groups. Safe in any thread."""
 
-    def __call__(self) -> GroupOffsets: ...
+    def __call__(self) -> Committed: ...
 
 
-def no_groups() -> GroupOffsets:
-    return {}
+def no_groups() -> Committed:
+    return Committed({})
 
 
 class GroupOffsetsWriter:
@@ -62,17 +71,17 @@ class GroupOffsetsWriter:
         """Numbers of the objects in the store, ascending; None before the first list."""
         self._latest: GroupsManifest | None = None
 
-    def write(self, groups: GroupOffsets) -> bool:
+    def write(self, committed: Committed) -> bool:
         """Writes the offsets unless the store already has them; whether they were written."""
-        wanted = GroupsManifest(
-            cluster=self._cluster,
-            number=0,
-            written_ms=0,
-            groups={group: dict(offsets) for group, offsets in groups.items() if offsets},
-        )
         if self._numbers is None:
             self._numbers = numbers_in(self._store, self._cluster)
             self._latest = self._newest()
+        groups = {group: dict(offsets) for group, offsets in committed.groups.items() if offsets}
+        if self._latest is not None:
+            for group, offsets in self._latest.groups.items():
+                if group not in committed.groups and committed.is_away(group):
+                    groups[group] = offsets
+        wanted = GroupsManifest(cluster=self._cluster, number=0, written_ms=0, groups=groups)
         if self._latest is None and not self._numbers and not wanted.groups:
             return False
         if self._latest is not None and self._latest.groups == wanted.groups:
@@ -80,6 +89,10 @@ class GroupOffsetsWriter:
         self._before_write()
         self._put(wanted, self._numbers)
         return True
+
+    def forget(self) -> None:
+        """Forces a new list of the store before the next write: others may have written."""
+        self._numbers = self._latest = None
 
     def _put(self, wanted: GroupsManifest, numbers: list[int]) -> None:
         while True:

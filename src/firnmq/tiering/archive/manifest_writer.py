@@ -61,6 +61,16 @@ class ManifestWriter:
         self._numbers: dict[str, dict[Subject, list[int]]] = {}
         """By topic id: numbers of the manifests in the store, ascending."""
         self._latest: dict[Subject, TopicManifest | ShardManifest] = {}
+        self._names: dict[str, str] = {}
+        """By id, the names of topics whose manifests were written or read."""
+
+    def ensure_topic(self, topic: TopicRecord) -> None:
+        """Writes the topic's manifest if the store has none. What has changed since is written by
+        the node that keeps it."""
+        with self._lock:
+            if self._listed(topic).get((topic.topic_id, None)):
+                return
+        self.write_topic(topic)
 
     def write_topic(self, topic: TopicRecord) -> bool:
         """Writes the manifest unless the store already has it; whether it was written."""
@@ -119,7 +129,7 @@ class ManifestWriter:
     def topics(self) -> dict[str, str]:
         """Names, by id, of topics whose manifests were written or read."""
         with self._lock:
-            return {each.topic_id: each.topic for each in self._latest.values()}
+            return dict(self._names)
 
     def remove_topic(self, name: str, topic_id: str) -> None:
         """Removes all manifests of a topic. The topic manifest is removed first: without it a
@@ -131,6 +141,7 @@ class ManifestWriter:
         self._store.delete([key for key in keys if key not in set(own)])
         with self._lock:
             self._numbers.pop(topic_id, None)
+            self._names.pop(topic_id, None)
             for subject in [each for each in self._latest if each[0] == topic_id]:
                 del self._latest[subject]
 
@@ -143,6 +154,7 @@ class ManifestWriter:
     def _write(self, subject: Subject, topic: TopicRecord, manifest: M) -> bool:
         if self._same(self._latest.get(subject), manifest):
             return False
+        self._names[topic.topic_id] = topic.name
         numbers = self._listed(topic).setdefault(subject, [])
         # A directory that lost its claim may still write for a moment. Its manifests must not
         # count, so ours get higher numbers, and the first is written even if nothing has changed.

@@ -13,6 +13,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -25,7 +26,7 @@ from firnmq.errors import (
     ObjectExists,
     ObjectNotFound,
 )
-from firnmq.meta import Compare, MetaStore
+from firnmq.meta import Compare, MetaStore, TxnConflict
 from firnmq.tiering.format.fields import CLAIM_MAX, Cluster, DirectoryId, Millis
 from firnmq.tiering.format.manifest import decode_checked
 from firnmq.tiering.stores import ObjectStore
@@ -70,18 +71,18 @@ def cluster_of(meta: MetaStore, wanted: str | None) -> str:
 
     Raises InvalidArgument if another is `wanted`: the copies would be sought in the wrong place.
     """
-    entry = meta.get(_CLUSTER_KEY)
-    if entry is not None:
-        known = entry.value.decode()
-        if wanted not in (None, known):
-            raise InvalidArgument(
-                "tiering.cluster",
-                f"is {wanted!r}, but this data directory's objects are those of {known!r}",
-            )
-        return known
-    cluster = wanted or f"firn-{secrets.token_hex(8)}"
-    meta.txn([Compare.absent(_CLUSTER_KEY)], {_CLUSTER_KEY: cluster.encode()})
-    return cluster
+    if meta.get(_CLUSTER_KEY) is None:
+        cluster = wanted or f"firn-{secrets.token_hex(8)}"
+        with suppress(TxnConflict):  # Another node of the cluster was faster: its choice counts.
+            meta.txn([Compare.absent(_CLUSTER_KEY)], {_CLUSTER_KEY: cluster.encode()})
+    known = known_cluster(meta)
+    assert known is not None, "it is never removed"
+    if wanted not in (None, known):
+        raise InvalidArgument(
+            "tiering.cluster",
+            f"is {wanted!r}, but this data directory's objects are those of {known!r}",
+        )
+    return known
 
 
 def known_cluster(meta: MetaStore) -> str | None:

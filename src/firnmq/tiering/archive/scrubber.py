@@ -9,7 +9,7 @@ store's clock, which is read by writing a small object.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -110,6 +110,23 @@ class ScrubReport(msgspec.Struct, frozen=True, kw_only=True):
     mended_count: int = 0
     """Segments that are being uploaded again."""
 
+    def with_others(self, others: Iterable[ScrubReport]) -> ScrubReport:
+        """With what other nodes have done of the same scrub: each mends segments of its shards."""
+        mended = {
+            (each.shard, each.segment_seq)
+            for report in (self, *others)
+            for each in report.missing
+            if each.is_mended
+        }
+        return msgspec.structs.replace(
+            self,
+            missing=[
+                msgspec.structs.replace(each, is_mended=(each.shard, each.segment_seq) in mended)
+                for each in self.missing
+            ],
+            mended_count=len(mended),
+        )
+
     def log(self) -> None:
         if self.removed_count:
             _log.info("orphans_removed", count=self.removed_count, bytes=self.removed_bytes)
@@ -184,9 +201,15 @@ class Scrubber:
         self._store_clock = _StoreClock(clock)
 
     def scrub(
-        self, *, dry_run: bool, grace_ms: int | None = None, mend: Mend | None = None
+        self,
+        *,
+        dry_run: bool,
+        removes: bool = True,
+        grace_ms: int | None = None,
+        mend: Mend | None = None,
     ) -> ScrubReport:
-        """Checks all objects; removes orphans older than the grace period unless it is a dry run.
+        """Checks all objects; removes orphans older than the grace period unless it is a dry run,
+        or another node `removes` them.
 
         `mend` is called for local segments whose copies are incomplete.
         """
@@ -214,7 +237,7 @@ class Scrubber:
         ]
         old = [each for each in orphans if not each.is_young and not each.is_ahead]
         swept_count = 0
-        if not dry_run:
+        if removes and not dry_run:
             for at in range(0, len(old), _DELETE_AT_ONCE):
                 self._store.delete([each.key for each in old[at : at + _DELETE_AT_ONCE]])
             swept_count = self._store.sweep(
@@ -234,8 +257,8 @@ class Scrubber:
             orphan_bytes=sum(each.size for each in orphans),
             young_count=sum(each.is_young for each in orphans),
             ahead_count=sum(each.is_ahead for each in orphans),
-            removed_count=0 if dry_run else len(old),
-            removed_bytes=0 if dry_run else sum(each.size for each in old),
+            removed_count=len(old) if removes and not dry_run else 0,
+            removed_bytes=sum(each.size for each in old) if removes and not dry_run else 0,
             swept_count=swept_count,
             skew_ms=skew_ms,
             orphans=orphans[:_SHOWN_MAX],
@@ -314,7 +337,7 @@ class Scrubber:
                             segment_seq=seq,
                             key=key,
                             reason=reason,
-                            is_local=record.is_local,
+                            is_local=bool(record.holders),
                         )
 
     def _is_still_wanted(self, shard: str, seq: int, key: str) -> bool:

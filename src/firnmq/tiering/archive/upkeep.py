@@ -14,7 +14,7 @@ from functools import partial
 from firnmq.engines.catalog.state import ShardState
 from firnmq.errors import FirnError, ShardNotFound
 from firnmq.eventlog import EventLogger
-from firnmq.tiering.archive.group_offsets import GroupOffsets, GroupOffsetsWriter, GroupSource
+from firnmq.tiering.archive.group_offsets import Committed, GroupOffsetsWriter, GroupSource
 from firnmq.tiering.archive.manifest_writer import ManifestWriter
 from firnmq.tiering.archive.ownership import Tenure
 from firnmq.tiering.move.ledger import TieredTopic, TierLedger
@@ -23,6 +23,8 @@ _log = EventLogger("tiering")
 
 _LOOK_S = 10.0
 """Time between checks for changed start offsets and deletions of shards."""
+_LATE_WRITE_S = 120.0
+"""A node that has lost a duty may still finish a write that it had begun: so long at most."""
 _FLUSH_S = 5.0
 """How long a stopping node writes changes since the last check."""
 
@@ -58,6 +60,10 @@ class ManifestUpkeep:
         self._groups_s = None if groups_ms is None else groups_ms / 1000
         self._looked_at_s: float | None = None
         self._groups_at_s: float | None = None
+        self._is_keeper = ledger.share.is_keeper
+        self.gained = threading.Event()
+        """Set when the node has come to do more than before, by any thread."""
+        self._learn_at_s: float | None = None
 
     def write_soon(self) -> None:
         """Makes the next round write all changes, without waiting for the interval."""
@@ -66,13 +72,15 @@ class ManifestUpkeep:
     def write(self) -> None:
         """Writes topic manifests, and shard manifests if the interval is over."""
         now_s = self._monotonic()
-        self._write_groups(now_s)
-        for topic in self._ledger.topics():
-            self._manifests.write_topic(topic.record)
-        for topic_id, name in self._manifests.topics().items():
-            if not self._ledger.has_topic(topic_id):  # A topic without copies leaves no graves.
-                self._tenure.confirm()
-                self._manifests.remove_topic(name, topic_id)
+        self._learn_again(now_s)
+        if self._is_keeper:
+            self._write_groups(now_s)
+            for topic in self._ledger.topics():
+                self._manifests.write_topic(topic.record)
+            for topic_id, name in self._manifests.topics().items():
+                if not self._ledger.has_topic(topic_id):  # A topic without copies leaves no graves.
+                    self._tenure.confirm()
+                    self._manifests.remove_topic(name, topic_id)
         if self._looked_at_s is not None and now_s - self._looked_at_s < _LOOK_S:
             return
         for write in self._changes():
@@ -81,21 +89,42 @@ class ManifestUpkeep:
                 return
         self._looked_at_s = now_s
 
+    def _learn_again(self, now_s: float) -> None:
+        """Forgets what is in the store once this node has other duties than before: until then,
+        another node wrote there. Once more later, because that node may have finished a write
+        after it had lost the duty."""
+        is_keeper = self._ledger.share.is_keeper
+        if is_keeper != self._is_keeper:
+            self._is_keeper = is_keeper
+            self.gained.set()
+        if self.gained.is_set():
+            self.gained.clear()
+            self._learn_at_s = now_s + _LATE_WRITE_S
+        elif self._learn_at_s is None or now_s < self._learn_at_s:
+            return
+        else:
+            self._learn_at_s = None
+        self._manifests.forget()
+        self._group_writer.forget()
+        self.write_soon()
+
     def _write_groups(self, now_s: float) -> None:
         limit_s, last_s = self._groups_s, self._groups_at_s
         if limit_s is not None and (last_s is None or now_s - last_s >= limit_s):
             self._group_writer.write(self._committed())
             self._groups_at_s = now_s
 
-    def _committed(self) -> GroupOffsets:
+    def _committed(self) -> Committed:
         """Committed offsets of groups in topics that may have objects in the store."""
         ids = {topic.record.topic_id for topic in self._ledger.topics()}
-        return {
+        committed = self._groups()
+        groups = {
             group: {
                 shard: entry for shard, entry in offsets.items() if shard.rpartition("_")[0] in ids
             }
-            for group, offsets in self._groups().items()
+            for group, offsets in committed.groups.items()
         }
+        return committed._replace(groups=groups)
 
     def write_shard(self, topic: TieredTopic, shard: str) -> None:
         """Writes the shard's manifest if it has changed."""
@@ -111,7 +140,8 @@ class ManifestUpkeep:
         try:
             self._catch_up(_FLUSH_S)
             left: deque[Callable[[], object]] = deque(self._changes())
-            left.append(partial(self._group_writer.write, self._committed()))
+            if self._is_keeper:
+                left.append(partial(self._group_writer.write, self._committed()))
         except (FirnError, OSError) as error:
             _log.warning("manifests_not_written", error=str(error))
             return
@@ -138,7 +168,9 @@ class ManifestUpkeep:
         """Calls that write the manifests of all shards; an unchanged manifest is not written."""
         for topic in self._ledger.topics():
             for seq in range(topic.record.shard_count):
-                yield from self._of_shard(topic, f"{topic.record.topic_id}_{seq}")
+                shard = f"{topic.record.topic_id}_{seq}"
+                if self._ledger.has(shard):
+                    yield from self._of_shard(topic, shard)
 
     def _of_shard(self, topic: TieredTopic, shard: str) -> Iterator[Callable[[], object]]:
         """Calls that write a shard's manifest; they access nothing but the store."""

@@ -87,8 +87,12 @@ class ColdStorage:
         """By shard and base offset, to prefetch the segment after the one that is being read."""
 
     def open_bytes(self, spec: ShardSpec, meta: SegmentMeta) -> ColdBytes:
-        opened = ColdBytes(self, spec.name, meta)
-        self._opened[spec.name, meta.base_offset] = opened
+        return self.open_part(spec.name, meta, _segment_part(meta))
+
+    def open_part(self, shard: str, meta: SegmentMeta, part: ObjectPart) -> ColdBytes:
+        """A segment's bytes under whatever name they have where they are."""
+        opened = ColdBytes(self, shard, meta.end_offset, part)
+        self._opened[shard, meta.base_offset] = opened
         return opened
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta, *, fetches: bool = True) -> ColdIndex:
@@ -184,11 +188,11 @@ class ColdBytes:
     """Cached files are not sent as file ranges: a file holds some pieces of the segment, and most
     responses would span several files."""
 
-    def __init__(self, storage: ColdStorage, shard: str, meta: SegmentMeta) -> None:
+    def __init__(self, storage: ColdStorage, shard: str, end_offset: int, part: ObjectPart) -> None:
         self._storage = storage
         self.shard = shard
-        self.end_offset = meta.end_offset
-        self.part = _segment_part(meta)
+        self.end_offset = end_offset
+        self.part = part
 
     @property
     def where(self) -> str:

@@ -32,6 +32,7 @@ from firnmq.meta.records import (
     decode,
 )
 from firnmq.tiering.format.object_names import parse
+from firnmq.tiering.move.share import Share, Whole
 
 _log = EventLogger("tiering")
 
@@ -60,7 +61,7 @@ class Totals(NamedTuple):
     tiered_segments: int
     tiered_bytes: int
     local_segments: int
-    """Tiered segments that are still local as well."""
+    """Tiered segments that nodes still have as well."""
     local_bytes: int
 
 
@@ -68,11 +69,17 @@ NOTHING = Totals(0, 0, 0, 0, 0, 0)
 
 
 class TierLedger:
-    """Safe with threads. After the initial fill only the metadata cache's thread changes it."""
+    """Safe with threads. After the initial fill only the metadata cache's thread changes it.
 
-    def __init__(self, cache: MetaCache) -> None:
+    It follows all shards. What it is asked about segments is about those of this node's share.
+    """
+
+    def __init__(self, cache: MetaCache, share: Share | None = None) -> None:
+        self.share = share or Whole()
         self.on_change: Callable[[], None] = lambda: None
         """Called in the cache's thread after every change to topics, segments or graves."""
+        self.on_gained: Callable[[], None] = lambda: None
+        """Called in the cache's thread when the node has come to lead a shard."""
         self._lock = threading.Lock()
         self._topics: dict[str, TieredTopic] = {}
         """By id."""
@@ -162,6 +169,11 @@ class TierLedger:
         with self._lock:
             return sum(record.length for _, record in self._waiting())
 
+    def has(self, shard: str) -> bool:
+        """Whether the shard is in this node's share."""
+        record = self._shards.get(shard)
+        return self.share.is_whole or (record is not None and self.share.has(record))
+
     def unwanted(self) -> list[tuple[SegmentId, SegmentRecord]]:
         """Unfinished copies of segments that should no longer be uploaded."""
         with self._lock:
@@ -169,18 +181,21 @@ class TierLedger:
                 (at, record)
                 for topic_id, segments in self._sealed.items()
                 for at, record in segments.items()
-                if record.tier is not None and not self._is_to_upload(topic_id, record)
+                if record.tier is not None
+                and not self._is_to_upload(topic_id, record)
+                and self.has(at.shard)
             ]
 
     def shards_with_local_copies(self) -> list[str]:
         """Shards with tiered segments whose bytes are also local."""
         with self._lock:
-            return sorted({at.shard for at, record in self._tiered.items() if record.is_local})
+            shards = {at.shard for at, record in self._tiered.items() if record.holders}
+            return sorted(filter(self.has, shards))
 
     def dead_copies(self) -> list[tuple[SegmentId, SegmentRecord]]:
         """Deleted segments that may still have objects."""
         with self._lock:
-            return list(self._dead.items())
+            return [(at, record) for at, record in self._dead.items() if self.has(at.shard)]
 
     def graves(self) -> list[GraveRecord]:
         """Copies of deleted shards whose objects may still exist."""
@@ -212,8 +227,10 @@ class TierLedger:
             for at, record in self._waiting():
                 _count(counts, at, record, 0)
             for at, record in self._tiered.items():
+                if not self.has(at.shard):
+                    continue
                 _count(counts, at, record, 2)
-                if record.is_local:
+                if record.holders:
                     _count(counts, at, record, 4)
         return {topic_id: Totals(*each) for topic_id, each in counts.items()}
 
@@ -221,7 +238,8 @@ class TierLedger:
         for topic_id, segments in self._sealed.items():
             for at, record in segments.items():
                 if self._is_to_upload(topic_id, record):
-                    yield at, record
+                    if self.has(at.shard):
+                        yield at, record
                 elif not self._is_tiered(topic_id):
                     break
 
@@ -260,13 +278,19 @@ class TierLedger:
         self.on_change()
 
     def _follow_shards(self, events: list[Event]) -> None:
+        has_gained = False
         with self._lock:
             for event in events:
                 name = event.key.removeprefix(SHARDS)
+                before = self._shards.pop(name, None)
                 if event.entry is None:
-                    self._shards.pop(name, None)
-                else:
-                    self._shards[name] = decode(event.entry, ShardRecord)
+                    continue
+                record = self._shards[name] = decode(event.entry, ShardRecord)
+                is_moved = before is not None and before.leader != record.leader
+                has_gained = has_gained or (is_moved and self.share.has(record))
+        if has_gained:
+            self.on_gained()
+            self.on_change()
 
     def _follow_segments(self, events: list[Event]) -> None:
         with self._lock:

@@ -29,6 +29,7 @@ from firnmq.tiering.move.backlog import Backlog
 from firnmq.tiering.move.failures import Failures
 from firnmq.tiering.move.ledger import SegmentId, TierLedger
 from firnmq.tiering.move.remover import GraveYard, Primable, Remover
+from firnmq.tiering.move.share import Share
 from firnmq.tiering.move.status import (
     SEGMENTS_SHOWN_MAX,
     CacheUse,
@@ -70,9 +71,11 @@ class TierMover:
         clock: Clock,
         cold: Primable | None = None,
         groups: GroupSource = no_groups,
+        share: Share | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
+        """`share`: what this node does of a cluster's tiering, by default everything."""
         self._store = store
         self._cluster = cluster
         self._config = config
@@ -100,7 +103,7 @@ class TierMover:
             dead_ids=self._dead_ids,
         )
         self._uploader = self._new_uploader(store, cluster, config)
-        self.ledger = TierLedger(cache)
+        self.ledger = TierLedger(cache, share)
         self._backlog = Backlog(self.ledger, engines.values(), config.backlog_bytes)
         self._uploads = self._new_uploads()
         self.upkeep = self._new_upkeep(groups)
@@ -110,6 +113,7 @@ class TierMover:
         self._scrubbing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="firn-tier", daemon=True)
         self.ledger.on_change = self._note_change
+        self.ledger.on_gained = self.upkeep.gained.set
         self._backlog.judge()
 
     def _new_uploader(
@@ -261,12 +265,16 @@ class TierMover:
 
     def scrub(self, *, dry_run: bool, grace_ms: int | None = None) -> ScrubReport:
         """Compares objects with the metadata. Unless `dry_run`, removes orphans and uploads local
-        segments again whose copies are incomplete."""
+        segments again whose copies are incomplete. In a cluster, every node has to be asked: each
+        uploads segments of its shards, and one of them removes orphans."""
         with self._scrubbing:
             if not dry_run:
                 self.tenure.confirm()
             mend = None if dry_run else self._copy_again
-            report = self.scrubber.scrub(dry_run=dry_run, grace_ms=grace_ms, mend=mend)
+            removes = self.ledger.share.is_keeper
+            report = self.scrubber.scrub(
+                dry_run=dry_run, removes=removes, grace_ms=grace_ms, mend=mend
+            )
         if report.mended_count:
             self._catch_up(_CACHE_WAIT_S)
             self._wake.set()

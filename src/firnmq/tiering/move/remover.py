@@ -141,13 +141,15 @@ class Remover:
     # Objects ------------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
-        return bool(self._ledger.dead_copies() or self._ledger.unwanted() or self.grave_count())
+        graves = self.grave_count() if self._ledger.share.is_keeper else 0
+        return bool(self._ledger.dead_copies() or self._ledger.unwanted() or graves)
 
     def work(self) -> None:
         """Removes the objects of deleted segments and topics, and of abandoned copies."""
         self._remove_dead()
         self._abandon_unwanted()
-        self._clear_graves()
+        if self._ledger.share.is_keeper:
+            self._clear_graves()
 
     def _remove_dead(self) -> None:
         by_shard: dict[str, list[tuple[int, TierCopy]]] = {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from enum import Enum
+from typing import TypeVar
 
 import msgspec
 
@@ -18,6 +21,8 @@ from firnmq.errors import (
 from firnmq.tiering.archive.ownership import NotOwner, OtherStore
 from firnmq.tiering.cold.cache import CacheStatistics
 from firnmq.tiering.move.ledger import NOTHING, TierLedger
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 SEGMENTS_SHOWN_MAX = 100
 """Waiting segments that a status names one by one."""
@@ -174,3 +179,52 @@ def topic_rows(ledger: TierLedger) -> list[TierTopic]:
         )
         for topic in sorted(ledger.topics(), key=lambda each: each.record.name)
     ]
+
+
+def of_all_nodes(own: TierStatus, others: Sequence[TierStatus]) -> TierStatus:
+    """The status of a cluster, whose nodes each tell of the shards they lead; the store's state is
+    the worst that one of them sees."""
+    every = [own, *others]
+    worst = next((each for each in every if each.state not in ("ok", "unknown")), own)
+    failed = max(every, key=lambda each: each.last_error_ms or 0)
+    topics: dict[str, TierTopic] = {}
+    for row in (row for each in every for row in each.topics):
+        before = topics.get(row.topic)
+        topics[row.topic] = row if before is None else _with_sums(row, (before, row), _TOPIC_SUMS)
+    cache = _with_sums(own.cache, [each.cache for each in every], _CACHE_SUMS)
+    waiting = sorted((row for each in every for row in each.waiting), key=lambda row: row.sealed_ms)
+    counts: Counter[str] = Counter()
+    for each in every:
+        counts.update(each.failure_counts)
+    return msgspec.structs.replace(
+        _with_sums(own, every, _STATUS_SUMS),
+        state=worst.state,
+        last_error=failed.last_error,
+        last_error_ms=failed.last_error_ms,
+        failures_in_a_row=max(each.failures_in_a_row for each in every),
+        retry_in_ms=max(each.retry_in_ms for each in every),
+        lag_ms=max(each.lag_ms for each in every),
+        # Every node has all records of deleted topics: those are in each sum.
+        dead_segments=max(each.dead_segments for each in every),
+        is_holding_appends=any(each.is_holding_appends for each in every),
+        failure_counts=dict(counts),
+        cache=cache,
+        topics=[topics[name] for name in sorted(topics)],
+        waiting=waiting[:SEGMENTS_SHOWN_MAX],
+    )
+
+
+_TOPIC_SUMS = (
+    *("waiting_segments", "waiting_bytes", "tiered_segments", "tiered_bytes"),
+    *("local_segments", "local_bytes"),
+)
+_STATUS_SUMS = (
+    *(*_TOPIC_SUMS, "uploading_segments", "upload_count", "uploaded_bytes"),
+    *("dropped_count", "removed_count"),
+)
+_CACHE_SUMS = tuple(CacheUse.__struct_fields__)
+
+
+def _with_sums(first: S, each: Sequence[S], fields: Sequence[str]) -> S:
+    sums = {name: sum(getattr(one, name) for one in each) for name in fields}
+    return msgspec.structs.replace(first, **sums)

@@ -198,6 +198,8 @@ class Uploads:
         return None
 
     def _may_replace(self, upload_id: str) -> bool:
+        if not self._ledger.share.is_whole:
+            return True  # Begun by the leader before this one, which can no longer finish it.
         now_s = self._monotonic()
         with self._lock:
             if upload_id in self._own:
@@ -232,7 +234,7 @@ class Uploads:
             return
         engine = self._engines[topic.config.storage_type]
         try:
-            self._manifests.write_topic(topic.record)  # Before the topic's first segment.
+            self._manifests.ensure_topic(topic.record)  # Before the topic's first segment.
             uploaded = self._uploader.upload(
                 engine,
                 topic.record,

@@ -36,7 +36,7 @@ from firnmq.record.batch import ATTRIBUTE_TRANSACTIONAL, attributes_of
 
 _NO_OFFSET = -1
 _TIMEOUT_MS_DEFAULT = 30_000
-_ACKS = {int(acks): acks for acks in Acks}
+_ACKS = {int(acks): acks for acks in (Acks.NONE, Acks.LEADER, Acks.ALL)}
 _BATCHES_AT_ONCE = 100
 """Batches of one request that are queued or answered before other requests go on."""
 

@@ -16,6 +16,7 @@ from firnmq.engines.catalog.segments import (
     SegmentCopy,
     SegmentMeta,
     SegmentState,
+    Successor,
 )
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.rewrite import NotReplaced
@@ -28,11 +29,12 @@ from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.backend import IndexEntry
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import ProducerStates
+from firnmq.engines.shardlog.replica import ReplicaId
 from firnmq.engines.shardlog.rolling import ParkingBudget
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium, cold_bytes, cold_index
-from firnmq.errors import StaleEpoch, StorageFailed
+from firnmq.errors import NotLeader, StaleEpoch, StorageFailed
 from firnmq.health import Health
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import aborted_range
@@ -99,6 +101,18 @@ class MemoryBackend:
 
     def restore(self, spec: ShardSpec, snapshot: Snapshot) -> None:
         raise AssertionError("a memory log has no snapshots")
+
+    def fence_of(self, replica: ReplicaId) -> int:
+        raise AssertionError("a memory log has no replicas")
+
+    def keep_fence(self, replica: ReplicaId, fence: int) -> None:
+        raise AssertionError("a memory log has no replicas")
+
+    def forget_fence(self, replica: ReplicaId) -> None:
+        raise AssertionError("a memory log has no replicas")
+
+    def sync_index(self) -> None:
+        """There is nothing that outlives the process."""
 
     def forget_aborted(self, spec: ShardSpec, start_offset: int, end_offset: int) -> None:
         """Only what came with spilled segments is kept."""
@@ -215,8 +229,19 @@ class MemoryState:
         """Forgets the log, which is deleted; otherwise only a collection would free its memory."""
         self._log = None
 
-    def roll(self, uid: int, sealed: SegmentMeta, active: SegmentMeta) -> None:
+    def roll(
+        self,
+        uid: int,
+        sealed: SegmentMeta,
+        active: SegmentMeta,
+        successor: Successor | None = None,
+    ) -> SegmentMeta:
         """A roll within memory needs no entry in the catalog."""
+        assert successor is None, "what is in memory does not move"
+        return active
+
+    def not_led(self, uid: int) -> NotLeader:
+        return self._state.not_led(uid)
 
     def replace_sealed(self, uid: int, new: SegmentMeta, merged: Sequence[SegmentMeta]) -> None:
         """NotReplaced if it has certainly failed; any other error leaves the outcome unknown."""

@@ -38,13 +38,15 @@ from firnmq.engines.shardlog import (
     truncate_log,
 )
 from firnmq.engines.shardlog.append import PreparedBatch
+from firnmq.engines.shardlog.backend import open_segment
 from firnmq.engines.shardlog.changes import trim_deletions
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.rolling.driver import roll_in_memory
+from firnmq.engines.shardlog.rolling.steps import Move
 from firnmq.engines.shardlog.tail import Tail
 from firnmq.engines.shardlog.watermark import Replication
 from firnmq.engines.tiering.api import ColdMedium
-from firnmq.errors import FirnError, LimitExceeded, StorageFailed, storage_failure
+from firnmq.errors import FirnError, InvalidArgument, LimitExceeded, StorageFailed, storage_failure
 from firnmq.health import Health
 from firnmq.index import MemorySegmentIndex
 from firnmq.index.layout import shard_range
@@ -132,7 +134,7 @@ class MemoryKeeper:
         chain = [meta for meta in known if meta.is_sealed]
         deleted = [meta for meta in known if meta.state is SegmentState.DELETED]
         for meta in deleted:  # A crash came between moving the start and removing the bytes.
-            gone = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+            gone = open_segment(backend, spec, meta)
             backend.drop_segment(spec, gone)
         done = [meta.seq for meta in deleted if meta.tier is None]
         self._state.forget_segments(spec.uid, done)
@@ -145,10 +147,7 @@ class MemoryKeeper:
         seq = max(used, default=-1) + 1
         self._drop_unfinished_spill(spec, chain)
         active = self._begin(spec, known, seq, base_offset)
-        segments = tuple(
-            Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
-            for meta in (*chain, active)
-        )
+        segments = tuple(open_segment(backend, spec, meta) for meta in (*chain, active))
         log = MemoryLog(
             spec,
             backend,
@@ -295,7 +294,10 @@ class MemoryKeeper:
         for request in waiting:
             settlement.fail(request.ticket, defect)
 
-    def roll(self, log: ShardLog) -> None:
+    def roll(self, log: ShardLog, move: Move | None = None) -> None:
+        if move is not None:
+            reason = f"{log.spec.name} is of {self.storage_type}, which stays on its node"
+            raise InvalidArgument("shard", reason)
         with log.lock:
             if log.refusal is not None:
                 raise log.refusal
@@ -310,6 +312,9 @@ class MemoryKeeper:
         self._state.retired_deletions.cut(log.spec.uid, offset)
         truncate_log(log, self._backend(), None, offset, position)
         self._count(log)
+
+    def keep(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
+        """What is in memory is on one node, with what was spilled."""
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         if log is not None:

@@ -462,8 +462,8 @@ class LogReader:
             except NotPublished:
                 pass
             except SegmentGone as gone:
-                if self._is_missing(gone):
-                    raise Corruption("it is not in the object store", where=gone.where) from gone
+                if (reason := self._missing(gone)) is not None:
+                    raise Corruption(reason, where=gone.where) from gone
             except Corruption as error:
                 if log.cut_count == self._cut_count and not self._fetches_again(error):
                     raise
@@ -482,20 +482,29 @@ class LogReader:
     def _is_all_local(self) -> bool:
         return self._log.cold_end_offset <= self._view.start_offset
 
-    def _is_missing(self, gone: SegmentGone) -> bool:
-        """Whether what is gone should be in the object store: it is still in the log's view."""
+    def _missing(self, gone: SegmentGone) -> str | None:
+        """What is wrong, if what is gone is still in the log's view: it should be in the object
+        store, or at the nodes that hold it."""
         segment = _cold_at(self._view, gone.where)
-        return segment is not None and segment in self._log.view.segments
+        if segment is None or segment not in self._log.view.segments:
+            return None
+        is_held = bool(segment.meta.holders)
+        return "no node has it" if is_held else "it is not in the object store"
 
     def _fetches_again(self, error: Corruption) -> bool:
-        """Whether bytes from the object store will be fetched once more: the first ones may have
-        been damaged on the way, or in the cache."""
+        """Whether bytes that are not here will be fetched once more: the first ones may have been
+        damaged on the way, or in the cache."""
         segment = _cold_at(self._view, error.where)
         cold = self._log.backend.cold
-        if segment is None or cold is None or self._has_fetched_again:
+        if segment is None or self._has_fetched_again:
+            return False
+        if segment.meta.holders:
+            segment.bytes.drop()
+        elif cold is not None:
+            cold.forget(segment.meta)
+        else:
             return False
         self._has_fetched_again = True
-        cold.forget(segment.meta)
         return True
 
     def _look(self) -> None:
@@ -535,10 +544,13 @@ class LogReader:
 
 
 def _cold_at(view: View, where: str) -> Segment | None:
-    """The segment that is only in the object store, under a name that `where` is about."""
+    """The segment that is not here, under a name that `where` is about."""
     for segment in view.segments:
-        copy = segment.meta.tier
-        if not segment.meta.is_local and copy is not None and copy.key in where:
+        meta = segment.meta
+        if meta.is_local:
+            continue
+        name = segment.bytes.where if meta.holders or meta.tier is None else meta.tier.key
+        if name in where:
             return segment
     return None
 

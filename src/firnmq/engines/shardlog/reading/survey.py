@@ -69,7 +69,7 @@ def survey_of(log: ShardLog, view: View, before: Deletions) -> Survey:
 
 def _surveyed(log: ShardLog, view: View, segment: Segment) -> SurveyedSegment:
     meta, index, cold = segment.meta, segment.index, log.backend.cold
-    if not meta.is_local and cold is not None:
+    if not (meta.is_local or meta.holders) and cold is not None:
         index = cold.open_index(log.spec, meta, fetches=False)  # Planning reads no records.
     return SurveyedSegment(
         meta,

@@ -24,6 +24,7 @@ from firnmq.engines.shardlog.rolling.machine import (
     Event,
     Failed,
     Install,
+    Refused,
     RollMachine,
     Shown,
     Sync,
@@ -54,15 +55,16 @@ class RollDriver:
             assert isinstance(action, AskDriver)
             self._threads.submit(self._roll_wanted, log)
 
-    def roll(self, log: ShardLog) -> None:
-        """Rolls the log in the calling thread; an empty segment stays. Closed logs raise."""
+    def roll(self, log: ShardLog, move: steps.Move | None = None) -> None:
+        """Rolls the log in the calling thread; an empty segment stays, unless the log moves to
+        another node. Closed logs raise, and a log that has moved is one."""
         with steps.unchanging(log):
             if log.refusal is not None:
                 raise log.refusal
-            if log.tail.position == 0:
+            if log.tail.position == 0 and move is None:
                 return
-            action = _begin(log)
-        self._perform(log, action)
+            machine, action = log.rolling, _begin(log)
+        self._perform(log, machine, action, move)
 
     def close(self) -> None:
         """Finishes the rolls that are wanted or under way."""
@@ -73,15 +75,22 @@ class RollDriver:
             with steps.unchanging(log):
                 if log.rolling.state is not RollState.WANTED:
                     return  # A caller has rolled it, or the log was closed.
-                action = _begin(log)
-            self._perform(log, action)
+                machine, action = log.rolling, _begin(log)
+            self._perform(log, machine, action)
         except (FirnError, OSError) as error:
             _log.warning("roll_failed", shard=log.spec.name, error=str(error))
 
-    def _perform(self, log: ShardLog, action: Action) -> None:
+    def _perform(
+        self,
+        log: ShardLog,
+        machine: RollMachine,
+        action: Action,
+        move: steps.Move | None = None,
+    ) -> None:
         """Performs a roll that has begun. Raises what has kept it from happening, when the log was
         closed or takes appends again."""
         seal: steps.Seal | None = None
+        refusal: FirnError | None = None
         while True:
             event: Event
             try:
@@ -89,13 +98,19 @@ class RollDriver:
                     case AwaitShown():
                         event = run_blocking(_await_shown(log, action))
                     case Sync():
-                        steps.sync(log)
-                        event = Synced()
+                        steps.sync(log, machine)
+                        refusal = _hand_over(log, move)
+                        event = Synced() if refusal is None else Refused()
                     case Decide():
                         with log.lock:
-                            seal = steps.seal_of(log)
-                        steps.decide(log, seal)
-                        event = Decided()
+                            seal = steps.seal_of(log, move)
+                        try:
+                            seal = steps.decide(log, seal)
+                            event = Decided()
+                        except TimedOut as error:
+                            if log.replica is None:
+                                raise  # Whether the metadata has changed is unknown.
+                            refusal, event = error, Refused()
                     case _:
                         raise AssertionError(f"{action} is not for a roll under way")
             except STORAGE_ERRORS as error:
@@ -104,12 +119,15 @@ class RollDriver:
                 _log.error("roll_failed", shard=log.spec.name, error=repr(defect))
                 event = Failed(error=defect)
             with log.lock:
-                following = log.rolling.handle(event, monotonic())
+                if log.rolling is not machine:  # It does not lead any more.
+                    assert log.replica is not None
+                    raise log.refusal or log.replica.refused
+                following = machine.handle(event, monotonic())
                 if following and isinstance(following[0], AwaitShown | Sync | Decide):
                     (action,) = following
                     continue
                 try:
-                    _end(log, following, seal)
+                    _end(log, following, seal, move, refusal)
                 finally:
                     steps.end_roll(log)
             steps.drop_old_snapshots(log)
@@ -123,20 +141,42 @@ def _begin(log: ShardLog) -> Action:
     return action
 
 
-def _end(log: ShardLog, actions: list[Action], seal: steps.Seal | None) -> None:
+def _hand_over(log: ShardLog, move: steps.Move | None) -> FirnError | None:
+    """Prepares the next leader of a log that moves; why it is not ready, if so."""
+    if move is not None:
+        try:
+            steps.hand_over(log, move)
+        except FirnError as error:
+            return error
+    return None
+
+
+def _end(
+    log: ShardLog,
+    actions: list[Action],
+    seal: steps.Seal | None,
+    move: steps.Move | None,
+    refusal: FirnError | None,
+) -> None:
     """Performs what a roll ends with; raises unless the log was rolled. The lock is held since the
     machine's last step: an append must not come between the two."""
     match actions:
+        case [Install()] if move is not None:
+            steps.leave(log, move)
         case [Install()]:
             assert seal is not None
             try:
                 steps.install(log, seal)
             except STORAGE_ERRORS as error:
                 raise log.fail(error) from error
+        case [Thaw()] if refusal is not None:
+            raise refusal
         case [Thaw()]:
             raise TimedOut(f"{log.spec.name} was not rolled: its replicas are behind")
         case [CloseLog(error=error)]:
             raise log.fail(error) from error
+        case _ if move is not None and seal is not None and seal.is_decided:
+            pass  # This node has read in the metadata that another one leads, and closed the log.
         case _:  # The log was closed in the meantime.
             raise log.refusal or Closed("the log is closed")
 
@@ -158,7 +198,7 @@ def roll_in_memory(log: ShardLog) -> None:
         steps.commit(log)
         log.rolling.handle(Synced(), 0.0)
         seal = steps.seal_of(log)
-        steps.decide(log, seal)
+        seal = steps.decide(log, seal)
         log.rolling.handle(Decided(), 0.0)
         steps.install(log, seal)
     except BaseException:

@@ -53,6 +53,12 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The node that shall lead the next segment is not ready for it, or the replicas are not.
+    Nothing has been decided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """The metadata has the segment sealed and the next one active."""
 
@@ -69,7 +75,7 @@ class LogClosed:
     """The log failed, its shard was deleted, or the store closes."""
 
 
-Event = Wanted | Begun | Shown | Synced | Decided | Failed | LogClosed
+Event = Wanted | Begun | Shown | Synced | Refused | Decided | Failed | LogClosed
 
 
 # Actions. The driver performs one at a time and reports its event. --------------------------------
@@ -159,6 +165,9 @@ class RollMachine:
             case Synced():
                 self._take(RollStep.SYNC)
                 return [Decide()]
+            case Refused():
+                self._take(RollStep.GIVE_UP)
+                return [Thaw()]
             case Decided():
                 self._take(RollStep.DECIDE)
                 return [Install()]

@@ -30,7 +30,7 @@ class RollStep(Enum):
     WANT = "a wish to roll"
     BEGIN = "the beginning of a roll"
     CATCH_UP = "the arrival of the high watermark"
-    GIVE_UP = "the end of the time to wait"
+    GIVE_UP = "the end of the time to wait, or a refusal by who must agree"
     SYNC = "a synced segment"
     DECIDE = "a metadata transaction"
     FAIL = "a failed step"
@@ -49,7 +49,9 @@ ROLL_TRANSITIONS = Transitions(
         (_State.CATCHING_UP, _Step.CATCH_UP): _State.SYNCING,
         (_State.CATCHING_UP, _Step.GIVE_UP): _State.IDLE,
         (_State.SYNCING, _Step.SYNC): _State.DECIDING,
+        (_State.SYNCING, _Step.GIVE_UP): _State.IDLE,
         (_State.DECIDING, _Step.DECIDE): _State.IDLE,
+        (_State.DECIDING, _Step.GIVE_UP): _State.IDLE,
         (_State.CATCHING_UP, _Step.FAIL): _State.CLOSED,
         (_State.SYNCING, _Step.FAIL): _State.CLOSED,
         (_State.DECIDING, _Step.FAIL): _State.CLOSED,

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from firnmq.engines.catalog.segments import Segment, SegmentMeta, medium_of_new
+from firnmq.disk import Settlement
+from firnmq.engines.catalog.segments import Segment, SegmentMeta, Successor, medium_of_new
+from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.shardlog.backend import open_segment
 from firnmq.engines.shardlog.rolling.state import RollState
 from firnmq.engines.shardlog.snapshot import Snapshot, snapshot_at
 from firnmq.engines.shardlog.tail import Tail
+from firnmq.errors import NotLeader
 from firnmq.eventlog import EventLogger
 
 if TYPE_CHECKING:
     from firnmq.engines.shardlog.log import ShardLog
+    from firnmq.engines.shardlog.rolling.machine import RollMachine
 
 _log = EventLogger("engine")
+
+
+class Move(NamedTuple):
+    """A roll after which another node leads."""
+
+    node: int
+    """This one."""
+    successor: Successor
+    hand_over: Callable[[ShardSpec, int, bytes], None]
+    """Gives the successor what the log knows at its end, packed; durable there when it returns. A
+    FirnError means that the successor is not ready."""
 
 
 class Seal(NamedTuple):
@@ -24,6 +41,9 @@ class Seal(NamedTuple):
 
     sealed: SegmentMeta
     active: SegmentMeta
+    successor: Successor | None = None
+    is_decided: bool = False
+    """Whether the metadata has it."""
 
 
 def is_old(log: ShardLog) -> bool:
@@ -46,17 +66,32 @@ def _jitter_ms(log: ShardLog, jitter_max_ms: int) -> int:
     return crc32(f"{log.spec.uid} {log.tail.segment.meta.seq}".encode()) * jitter_max_ms >> 32
 
 
-def sync(log: ShardLog) -> None:
+def sync(log: ShardLog, machine: RollMachine) -> None:
     """Makes a frozen segment durable, with its snapshot, and its index entries known. The lock is
-    free while the device works."""
+    free while the device works; if the log has another machine then, nothing more is done."""
     with log.lock:
+        if log.rolling is not machine:
+            return
         log.release_preallocation()
-    log.tail.segment.bytes.sync()
+        segment, has_bytes = log.tail.segment, log.tail.position > 0
+    if has_bytes:  # Before the first append there may be no file.
+        segment.bytes.sync()
     with log.lock:
+        if log.rolling is not machine:
+            return
         commit(log)
-        snapshot = snapshot_of(log)
+        snapshot, spec = snapshot_of(log), log.spec
     if log.backend.snapshots is not None:
-        log.backend.snapshots.write(log.spec, snapshot)
+        if log.replica is not None:  # The next segment has another leader epoch, which needs one.
+            spec = dataclasses.replace(spec, epoch=spec.epoch + 1)
+        log.backend.snapshots.write(spec, snapshot)
+
+
+def hand_over(log: ShardLog, move: Move) -> None:
+    """Gives the next leader what the frozen, synced log knows. The lock is free."""
+    with log.lock:
+        snapshot = snapshot_of(log)
+    move.hand_over(log.spec, snapshot.end_offset, snapshot.pack(log.spec.uid))
 
 
 def snapshot_of(log: ShardLog) -> Snapshot:
@@ -80,7 +115,7 @@ def commit(log: ShardLog) -> None:
     log.commit_checkpoint()
 
 
-def seal_of(log: ShardLog) -> Seal:
+def seal_of(log: ShardLog, move: Move | None = None) -> Seal:
     """What the segment becomes, and the next one. The lock is held."""
     tail, now_ms = log.tail, log.backend.clock.now_ms()
     sealed = tail.segment.meta.become_sealed(
@@ -99,21 +134,38 @@ def seal_of(log: ShardLog) -> Seal:
         leader_epoch=log.spec.epoch,
         medium=medium_of_new(log.spec.config),
     )
-    return Seal(sealed, active)
+    return Seal(sealed, active, None if move is None else move.successor)
 
 
-def decide(log: ShardLog, seal: Seal) -> None:
-    """Seals the segment and opens the next one: one durable change of the metadata."""
-    log.backend.state.roll(log.spec.uid, seal.sealed, seal.active)
+def decide(log: ShardLog, seal: Seal) -> Seal:
+    """Seals the segment and opens the next one: one durable change of the metadata. Returns what
+    the metadata has then."""
+    if log.replica is not None:
+        return log.replica.listener.seal(log.replica.id, seal)
+    active = log.backend.state.roll(log.spec.uid, seal.sealed, seal.active, seal.successor)
+    return seal._replace(active=active, is_decided=True)
 
 
 def install(log: ShardLog, seal: Seal) -> None:
     """Shows what the metadata has. The lock is held."""
     tail = log.tail
     old = Segment(seal.sealed, tail.segment.bytes, tail.segment.index)
-    new = log.open_segment(seal.active)
-    log.segments = (*log.segments[:-1], old, new)
+    new = open_segment(log.backend, log.spec, seal.active)
+    has_old = log.replica is None or seal.sealed.length > 0  # The metadata keep no empty replica.
+    log.segments = (*log.segments[:-1], *((old,) if has_old else ()), new)
     log.restart(Tail(new, next_offset=seal.active.base_offset))
+    if log.replica is not None:
+        log.spec = dataclasses.replace(log.spec, epoch=seal.active.leader_epoch)
+        log.replica.begin(log)
+
+
+def leave(log: ShardLog, move: Move) -> None:
+    """Closes a log whose next segment another node leads: nothing of its parked appends was stored.
+    The lock is held."""
+    log.refuse(NotLeader(log.spec.name, move.node, move.successor.node))
+    settlement = Settlement()
+    log.watchers.wake(settlement)
+    settlement.deliver()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Final
 
 from firnmq.config import AdminConfig, is_loopback, parsed_address
 from firnmq.server.admin.errors import Refused
+from firnmq.server.admin.http.sessions import PROOF_HEADER, Sessions
 from firnmq.server.admin.http.token import ADMINISTRATOR, ANYBODY, Caller, Role, TokenOf, Tokens
 
 JSON: Final = "application/json"
@@ -29,6 +30,7 @@ class AccessGuard:
         if not isinstance(tokens, Tokens):
             tokens = Tokens(() if tokens is None else (TokenOf(tokens, ADMINISTRATOR),))
         self._tokens = tokens
+        self.sessions = Sessions(tokens)
         self._is_local = is_loopback(config.host)
         self._names = {name.lower() for name in (config.host, *config.host_names)}
 
@@ -62,12 +64,32 @@ class AccessGuard:
             kind = found.get("content-type", [""])[0].partition(";")[0].strip()
             if kind != JSON:
                 raise Refused(415, f"send {JSON}")
-        if not needs_token or not self._tokens.are_required:
+        if not needs_token:
             return ANYBODY
-        given = found.get("authorization", [""])[0].removeprefix("Bearer ")
-        caller = self._tokens.caller(given.encode())
-        if caller is None:
+        is_page = "origin" in found and method not in ("GET", "HEAD")
+        if not self._tokens.are_required and not is_page:
+            return ANYBODY
+        return self._caller(found, host)
+
+    def _caller(self, headers: dict[str, list[str]], host: str) -> Caller:
+        """By a bearer token, or by both halves of a session: browsers send cookies by themselves,
+        so a cookie alone permits nothing."""
+        if "authorization" in headers and self._tokens.are_required:
+            given = headers["authorization"][0].removeprefix("Bearer ")
+            caller = self._tokens.caller(given.encode())
+            if caller is None:
+                raise Refused(401, "the bearer token is missing or wrong")
+            return caller
+        cookies, proof = "; ".join(headers.get("cookie", ())), headers.get(PROOF_HEADER, [""])[0]
+        caller = self.sessions.caller(host, cookies, proof)
+        if caller is None and self._tokens.are_required:
             raise Refused(401, "the bearer token is missing or wrong")
+        if caller is None:
+            raise Refused(
+                403,
+                f"a page's change needs its session: POST /v1/session, and the "
+                f"header {PROOF_HEADER} with the proof from its answer",
+            )
         return caller
 
     def _is_called(self, host_header: str) -> bool:

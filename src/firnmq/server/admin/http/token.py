@@ -73,18 +73,23 @@ class Tokens:
     """The tokens of a listener."""
 
     def __init__(self, tokens: Sequence[TokenOf] = ()) -> None:
-        self._tokens = tuple(tokens)
+        self.all = tuple(tokens)
 
     @property
     def are_required(self) -> bool:
-        return bool(self._tokens)
+        return bool(self.all)
 
     def caller(self, given: bytes) -> Caller | None:
-        """Who has this token. Every token is compared, so that the time tells nothing."""
+        """Who has this token."""
+        found = self.find(given)
+        return None if found is None else found.caller
+
+    def find(self, given: bytes) -> TokenOf | None:
+        """Every token is compared, so that the time tells nothing."""
         found = None
-        for each in self._tokens:
+        for each in self.all:
             if hmac.compare_digest(given, each.token):
-                found = each.caller
+                found = each
         return found
 
 
