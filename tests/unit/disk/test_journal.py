@@ -1,6 +1,7 @@
 """The journal of the key-value store: a crash leaves its records up to the last whole one."""
 
 import errno
+import json
 import os
 import random
 from pathlib import Path
@@ -14,6 +15,9 @@ CHANGES: list[list[Change]] = [
     [(number % 4, PUT, [(b"key %d" % number, b"value" * number)]), (0, DELETE, [(b"k", b"")])]
     for number in range(6)
 ]
+
+RANGE: list[Change] = [(2, DELETE_RANGE, [(b"a", b"b")])]
+GOLDEN = Path(__file__).parents[2] / "golden" / "journal_v1.json"
 
 
 def journal(directory: Path) -> Journal:
@@ -59,17 +63,16 @@ def test_records_come_back_in_order_and_once(tmp_path: Path) -> None:
 
 
 def test_the_bytes_are_as_documented(tmp_path: Path) -> None:
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     made = journal(tmp_path)
-    made.append([(0, PUT, [(b"k", b"v")])], may_wait=False)
+    for changes in CHANGES[:3]:
+        made.append(changes, may_wait=False)
+    made.append(RANGE, may_wait=False)
     made.close()
-    data = (tmp_path / "journal-00000001.log").read_bytes()
-    assert data.hex() == (
-        "4649524e4b564a31"  # magic
-        "0c000000"  # length
-        "3b9a51ca"  # CRC
-        "0100000000000000"  # number
-        "919300009192c4016bc40176"
-    )
+    path = tmp_path / "journal-00000001.log"
+    assert path.read_bytes().hex() == golden["file"]
+    path.write_bytes(bytes.fromhex(golden["file"]))
+    assert left(tmp_path) == [*CHANGES[:3], RANGE]
 
 
 @pytest.mark.parametrize("seed", range(20))
