@@ -63,7 +63,7 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
-from firnmq.meta.shard_records import ShardRecords
+from firnmq.meta.shard_records import ShardRecords, leads_alone
 
 T = TypeVar("T")
 _log = EventLogger("meta")
@@ -579,15 +579,6 @@ class MetaShards(ShardRecords):
 
     def _now(self) -> int:
         return self._clock.now_ms()
-
-
-def leads_alone(cache: MetaCache, record: ShardRecord, node: int) -> bool:
-    """Whether the node leads the shard and no other node has its active segment. Shards with more
-    replicas get their roles from the replication."""
-    if record.leader != node:
-        return False
-    entry = cache.get(segment_key(record.name, record.active))
-    return entry is None or len(decode(entry, SegmentRecord).replicas) <= 1
 
 
 def _in_part(name: str, error: FirnError) -> StorageFailed:

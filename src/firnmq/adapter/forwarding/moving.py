@@ -37,7 +37,7 @@ from firnmq.errors import (
 )
 from firnmq.eventlog import EventLogger
 from firnmq.meta.records import ShardRecord, decode, shard_key
-from firnmq.meta.shards import leads_alone
+from firnmq.meta.shard_records import leads_alone
 
 _log = EventLogger("cluster")
 
