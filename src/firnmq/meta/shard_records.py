@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from firnmq.engines.catalog.segments import SegmentState
 from firnmq.errors import ShardNotFound, StaleEpoch
 from firnmq.meta.api import Compare, Entry, TxnConflict
+from firnmq.meta.cache import MetaCache
 from firnmq.meta.nodes import NodeIdentity
 from firnmq.meta.ranged import RangedStore
 from firnmq.meta.records import (
