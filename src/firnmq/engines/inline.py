@@ -130,7 +130,7 @@ def _is_plain(log: ShardLog, batch: PreparedBatch) -> bool:
     return (
         config.durability is Durability.OS
         and log.replication is None  # Else nothing is acknowledged at once.
-        and log.is_left_to_system  # Else nothing would sync it later.
+        and log.use.is_left_to_system  # Else nothing would sync it later.
         and log.synced is log.stored  # Else the index has to be told how far it is synced.
         and log.refusal is None
         and not log.rolling.is_frozen
