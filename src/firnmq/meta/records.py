@@ -19,6 +19,7 @@ from firnmq.errors import Corruption, InvalidArgument
 from firnmq.meta.api import Entry
 
 TOPICS, SHARDS, SEGMENTS, NODES = "topics/", "shards/", "segments/", "nodes/"
+RANGES = "ranges/"
 TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
 OFFSETS = "offsets/"
@@ -85,6 +86,19 @@ class ShardRecord(Record, frozen=True, kw_only=True):
     """The topic whose options count."""
     options: dict[str, str | None] | None = None
     """Of a shard without a topic."""
+
+
+class RangeRecord(Record, frozen=True, kw_only=True):
+    """Shards of a topic with consecutive numbers, on a store of one node. Each has records of its
+    own from its first roll, or move of its start, on; until then it is as this says."""
+
+    topic_id: str
+    first_seq: int
+    first_uid: int
+    count: int
+    created_ms: int
+    medium: Medium
+    """Of the shards' first segments."""
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True):
@@ -257,6 +271,10 @@ def topic_key(name: str) -> str:
 
 def shard_key(name: str) -> str:
     return f"{SHARDS}{name}"
+
+
+def range_key(topic_id: str, first_seq: int) -> str:
+    return f"{RANGES}{topic_id}/{first_seq:06d}"
 
 
 def lake_key(shard: str) -> str:

@@ -33,7 +33,7 @@ from firnmq.engines.shardlog.replica import (
 )
 from firnmq.engines.shardlog.replica_recovery import is_complete, open_replica
 from firnmq.engines.shardlog.rolling import RollMachine
-from firnmq.errors import Closed, FirnError
+from firnmq.errors import Closed, FirnError, StorageFailed
 
 
 class NodeReplicas:
@@ -270,6 +270,12 @@ class NodeReplicas:
 
     def log_of(self, uid: int) -> ShardLog | None:
         return self._by_uid.get(uid)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether storage failed of a log that was not opened again."""
+        logs = list(self._by_uid.values())
+        return any(isinstance(each.refusal, StorageFailed) for each in logs)
 
     # Upkeep --------------------------------------------------------------------------------------
 

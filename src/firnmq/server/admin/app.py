@@ -89,7 +89,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         UserAdmin(parts.users, parts.broker),
         RuleAdmin(parts.rules),
         TierAdmin(parts, others),
-        LakeAdmin(parts),
+        LakeAdmin(parts, others),
         status,
         reports.cluster,
         console,
