@@ -154,12 +154,7 @@ def _is_plain(log: ShardLog, batch: PreparedBatch, is_durable: bool) -> bool:
     return (
         (_is_synced_quickly(log, end) if is_durable else _is_never_synced(log))
         and log.replication is None  # Else nothing is acknowledged at once.
-<<<<<<< HEAD
-        and log.is_left_to_system  # Else nothing would sync it later, or store its checkpoint.
-=======
-        and log.use.is_left_to_system  # Else nothing would sync it later.
-        and log.synced is log.stored  # Else the index has to be told how far it is synced.
->>>>>>> main
+        and log.use.is_left_to_system  # Else nothing syncs it later, or stores its checkpoint.
         and log.refusal is None
         and not log.rolling.is_frozen
         and not log.parked
