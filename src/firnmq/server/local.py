@@ -411,7 +411,11 @@ class LocalStore:
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
         member.mark.start(lambda: self.pool.turn_count)
-        holder = HolderService(member.cluster, self.catalog, self._durable_backend.open_segment)
+        backend = self._durable_backend
+        assert backend.snapshots is not None
+        holder = HolderService(
+            member.cluster, self.catalog, backend.open_segment, backend.snapshots.read_packed
+        )
         opened.callback(holder.close)
         member.serve(self.catalog, drivers, follower, holder)
 
