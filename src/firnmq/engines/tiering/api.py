@@ -135,6 +135,9 @@ class Unreachable:
     def preallocate(self, position: int) -> bool:
         self._refuse()
 
+    def syncs_quickly(self, end: int) -> bool:
+        self._refuse()
+
     def release_preallocation(self, position: int) -> None:
         self._refuse()
 
