@@ -189,10 +189,11 @@ class AlreadyExists(FirnError):
 class TooManyShards(FirnError):
     """The node may not have so many shards; nothing was made."""
 
-    def __init__(self, wanted: int, there: int, limit: int) -> None:
+    def __init__(self, wanted: int, there: int, limit: int, *, shares_files: bool = False) -> None:
+        setting = "shared_shard_count_max" if shares_files else "shard_count_max"
         super().__init__(
             f"{wanted:,} shards beside the {there:,} of other topics are more than the "
-            f"{limit:,} that this node may have; delete topics, or raise shard_count_max in [store]"
+            f"{limit:,} that this node may have; delete topics, or raise {setting} in [store]"
         )
         self.wanted = wanted
         self.there = there

@@ -84,6 +84,7 @@ class StorageDriverManager:
         on_options: Callable[[Topic], None] = lambda topic: None,
         *,
         shard_count_max: int = SHARDS_MAX,
+        shared_shard_count_max: int = SHARDS_MAX,
         cluster_claim: ClusterClaim | None = None,
     ) -> None:
         """`on_options` is told of every topic that was made or given other options.
@@ -98,7 +99,9 @@ class StorageDriverManager:
         self._driver_list: dict[str, Driver] = {}
         self._lock = threading.Lock()
         """Guards the drivers' making."""
-        self._under_way = TopicsUnderWay(catalog, shard_count_max, cluster_claim)
+        self._under_way = TopicsUnderWay(
+            catalog, shard_count_max, shared_shard_count_max, cluster_claim
+        )
         self._is_shared = cluster_claim is not None
         self._followed: dict[str, int] = {}
         """By topic id, the revision of the record whose options the topic's shards have."""
@@ -199,7 +202,12 @@ class StorageDriverManager:
         end_ms = self._clock.steady_ms() + int(self.catalog.wait_s * 1000)
         while True:
             try:
-                claim = self._under_way.claim(topic.name, topic.shard_count, refusal=exists)
+                claim = self._under_way.claim(
+                    topic.name,
+                    topic.shard_count,
+                    shares_files=topic.config.shares_files,
+                    refusal=exists,
+                )
                 claimed.enter_context(claim)
                 return
             except AlreadyExists:
@@ -211,10 +219,14 @@ class StorageDriverManager:
                     raise TimedOut(text) from None
             self.catalog.wait_for_change(_LOOK_S)
 
-    def check_room(self, name: str, shard_count: int, planned_count: int = 0) -> None:
+    def check_room(
+        self, name: str, shard_count: int, config: TopicConfig, planned_count: int = 0
+    ) -> None:
         """TooManyShards if the node cannot have a topic of this name with so many shards beside
         `planned_count` others that are planned."""
-        self._under_way.check_room(name, shard_count, planned_count)
+        self._under_way.check_room(
+            name, shard_count, planned_count, shares_files=config.shares_files
+        )
 
     async def _clear(self, name: str) -> None:
         """Removes what an interrupted creation or deletion left of a topic. It is claimed."""
@@ -245,7 +257,8 @@ class StorageDriverManager:
         return await driver.run_to_end(lambda: self._grow(name, shard_count, driver))
 
     async def _grow(self, name: str, shard_count: int, driver: Driver) -> Topic:
-        with self._under_way.claim(name, shard_count):
+        shares_files = self.catalog.get(name).config.shares_files
+        with self._under_way.claim(name, shard_count, shares_files=shares_files):
             topic = await call_blocking(None, self.catalog.stored_ready, name)
             if not topic.shard_count < shard_count <= SHARDS_MAX:
                 least = topic.shard_count + 1
@@ -343,6 +356,8 @@ class StorageDriverManager:
         if config.expire_header != before.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
         config.check_new()
+        if config.shares_files is not before.shares_files:
+            self.check_room(topic.name, topic.shard_count, config)
         if config.is_tiered < before.is_tiered or config.compacts > before.compacts:
             for shard in topic.shard_names():
                 await logs.check_change(shard, config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -249,6 +249,12 @@ class ReadEngine(Protocol):
 
     def list_shard(self) -> list[ShardSpec]: ...
 
+    def find_shard(self, shard: str) -> ShardSpec | None:
+        """The shard, if it is one of this engine's. Never waits."""
+
+    def opened(self) -> list[str]:
+        """Shards that are open. Never waits."""
+
     def status(self, shard: str) -> ShardStatus: ...
 
     def is_open(self, shard: str) -> bool: ...
@@ -339,7 +345,11 @@ class UpkeepEngine(Protocol):
 
     def delete_shards(self, names: Sequence[str]) -> None: ...
 
+    def shards_beyond(self, shard_counts: Mapping[str, int]) -> list[str]: ...
+
     def reconfigure(self, shard: str, config: TopicConfig, revision: int | None = None) -> None: ...
+
+    def apart(self, shards: Iterable[str]) -> list[str]: ...
 
     def check_change(self, shard: str, config: TopicConfig) -> None: ...
 

@@ -20,6 +20,7 @@ from firnmq.meta import Compare, Entry, MetaStore, NodeIdentity, register_node
 from firnmq.meta.records import (
     CLUSTER,
     NODES,
+    RANGES,
     SHARDS,
     Incarnation,
     NodeRecord,
@@ -113,7 +114,8 @@ def _difference(meta: MetaStore, entry: Entry | None, known: DirectoryRecord | N
             return None if meta.get(CLUSTER) is None else "the metadata is a cluster's"
         return "the metadata is gone, or it is a cluster's: then start it with [cluster]"
     if known is None:
-        return "the key-value store is gone" if meta.range(SHARDS).entries else None
+        has_shards = meta.range(SHARDS).entries or meta.range(RANGES).entries
+        return "the key-value store is gone" if has_shards else None
     if entry.value != known.directory_id.encode():
         return "the metadata is of another data directory"
     life = meta.get(incarnation_key(known.node))

@@ -107,6 +107,20 @@ def open_log(
     return Recovered(log, scanned, cut)
 
 
+def empty_log(spec: ShardSpec, backend: Backend, meta: SegmentMeta) -> ShardLog:
+    """The log of a shard of which nothing was ever stored, with its first segment."""
+    segment = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+    return ShardLog(
+        spec,
+        backend,
+        segments=(segment,),
+        tail=Tail(segment, next_offset=meta.base_offset),
+        start_offset=meta.base_offset,
+        deletions=Deletions({}),
+        producers=ProducerStates([], []),
+    )
+
+
 def truncate_log(
     log: ShardLog, backend: Backend, state: ShardState | None, offset: int, position: int
 ) -> None:

@@ -133,10 +133,10 @@ class TopicHandler:
             code, message, count = self._judge_layout(wanted)
         if not code:
             try:
-                self._storage.manager.check_room(wanted.name, count, planned_count)
                 config = topic_config(
                     self._config.topic_defaults, {each.name: each.value for each in wanted.configs}
                 )
+                self._storage.manager.check_room(wanted.name, count, config, planned_count)
                 if config.storage_type not in self._storage.manager.storage_types():
                     raise InvalidArgument("storage.type", f"{config.storage_type!r} is not known")
                 config.check_new()
@@ -218,7 +218,7 @@ class TopicHandler:
                 return _not_grown(wanted.name, ErrorCode.INVALID_PARTITIONS, text), 0
             if wanted.count > SHARDS_MAX:
                 return _not_grown(wanted.name, ErrorCode.INVALID_PARTITIONS, _TOO_MANY), 0
-            self._storage.manager.check_room(wanted.name, wanted.count, planned_count)
+            self._storage.manager.check_room(wanted.name, wanted.count, topic.config, planned_count)
             if not validate_only:
                 await self._storage.manager.grow_topic(wanted.name, wanted.count)
         except FirnError as error:
