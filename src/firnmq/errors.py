@@ -335,10 +335,8 @@ class TooFewNodes(FirnError):
     """A topic cannot have so many replicas; nothing was made."""
 
     def __init__(self, factor: int, node_count: int) -> None:
-        super().__init__(
-            f"replication.factor {factor} needs as many nodes, and there are {node_count}; start "
-            "more nodes or make the topic with fewer replicas"
-        )
+        text = f"replication.factor {factor} needs as many nodes, and there are {node_count}"
+        super().__init__(f"{text}; start more nodes, or ask for fewer replicas")
         self.factor = factor
         self.node_count = node_count
 

@@ -87,6 +87,7 @@ class ClusterMember:
         self.cluster_id = ""
         self.cluster: Cluster
         self.mover: ShardMover
+        self.holder: HolderService
         self.service: ShardService
         self.mark: DirectoryMark
         self.replication: ReplicationDriver
@@ -254,6 +255,7 @@ class ClusterMember:
         self.service = ShardService(
             self.cluster, catalog, drivers, follower, self.replication.wait_led
         )
+        self.holder = holder
         self.service.others |= holder.handlers
         self.service.others[MOVE.name] = self.mover.serve_move
         self.service.others[TAKE_SNAPSHOT.name] = self.mover.serve_snapshot

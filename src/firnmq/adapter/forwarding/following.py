@@ -25,7 +25,7 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
-from firnmq.meta.shards import leads_alone
+from firnmq.meta.shard_records import leads_alone
 
 _UNSEALED = (SegmentState.ACTIVE, SegmentState.FENCING)
 _log = EventLogger("cluster")
@@ -81,9 +81,11 @@ class ShardFollower:
     def _note_segments(self, events: list[Event]) -> None:
         """Queues the shards of which this node may hold less than before."""
         shards = {
-            shard_of_segment(event.key)
+            shard
             for event in events
-            if event.entry is None or self._node in decode(event.entry, SegmentRecord).replicas
+            if (shard := shard_of_segment(event.key)) in self._held
+            or event.entry is None
+            or self._node in decode(event.entry, SegmentRecord).replicas
         }
         if shards:
             self._work.put(frozenset(shards))

@@ -309,7 +309,8 @@ class ReplicationDriver:
             outcome.set_exception(TimedOut(f"{shard.name} cannot be rolled now; try again"))
             return
         at = leader.staged
-        placement = self._metadata.next_place(leader.record, leader.record.isr, self._own.node)
+        wanted = self._own.node if seal.successor is None else NodeId(seal.successor.node)
+        placement = self._metadata.next_place(leader.record, leader.record.isr, wanted)
         sealed = seal.sealed
         if placement is None or (sealed.end_offset, sealed.crc) != (at.end, at.crc):
             outcome.set_exception(TimedOut(f"{shard.name} cannot be rolled now; try again"))
