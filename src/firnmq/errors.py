@@ -189,10 +189,11 @@ class AlreadyExists(FirnError):
 class TooManyShards(FirnError):
     """The node may not have so many shards; nothing was made."""
 
-    def __init__(self, wanted: int, there: int, limit: int) -> None:
+    def __init__(self, wanted: int, there: int, limit: int, *, shares_files: bool = False) -> None:
+        setting = "shared_shard_count_max" if shares_files else "shard_count_max"
         super().__init__(
             f"{wanted:,} shards beside the {there:,} of other topics are more than the "
-            f"{limit:,} that this node may have; delete topics, or raise shard_count_max in [store]"
+            f"{limit:,} that this node may have; delete topics, or raise {setting} in [store]"
         )
         self.wanted = wanted
         self.there = there
@@ -328,6 +329,27 @@ class NotLeader(ShardError):
         super().__init__(f"node {node} does not lead ", shard, f": {who}; try again")
         self.node = node
         self.leader = leader
+
+
+class TooFewNodes(FirnError):
+    """A topic cannot have so many replicas; nothing was made."""
+
+    def __init__(self, factor: int, node_count: int) -> None:
+        text = f"replication.factor {factor} needs as many nodes, and there are {node_count}"
+        super().__init__(f"{text}; start more nodes, or ask for fewer replicas")
+        self.factor = factor
+        self.node_count = node_count
+
+
+class NotEnoughReplicas(ShardError):
+    """Too few replicas are in sync for an append with acks=all; nothing was changed. Try again."""
+
+    def __init__(self, shard: str, in_sync: int, needed: int) -> None:
+        super().__init__(
+            "", shard, f" has {in_sync} replicas in sync, and {needed} are needed; try again"
+        )
+        self.in_sync = in_sync
+        self.needed = needed
 
 
 class NodeUnavailable(FirnError):

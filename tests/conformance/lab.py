@@ -78,9 +78,15 @@ class Lab:
     def shard(self, options: Mapping[str, object] | None = None) -> Shard:
         """A new shard of the engine under test."""
         config = TopicConfig.from_options({**self.options, **(options or {})})
-        name = f"shard_{next(self._names)}"
-        self.engine.create_shard(name, config)
-        return Shard(self, name)
+        if self.kind != SHARED_FILE:
+            name = f"shard_{next(self._names)}"
+            self.engine.create_shard(name, config)
+            return Shard(self, name)
+        # Shards that share files are kept as ranges of their topics.
+        topic = run_blocking(
+            self.store.manager.create_topic(f"topic{next(self._names)}", 1, config)
+        )
+        return Shard(self, topic.shard_name(0))
 
     def reopen(self) -> None:
         self.store.close()

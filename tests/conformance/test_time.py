@@ -12,6 +12,9 @@ from firnmq.record import Compression, NewRecord, encode, parse_header
 from tests.conformance.lab import Lab, Shard, numbered
 from tests.unit.record.batches import made, record
 
+SEALED = {"retention.ms": 10**12}
+"""With these options idle segments are sealed by their age in every layout."""
+
 
 def test_a_topic_ttl_counts_from_the_timestamp(lab: Lab) -> None:
     shard = lab.shard({"ttl.ms": 1000})
@@ -148,7 +151,7 @@ def test_a_shard_rolls_by_age_after_the_next_append(lab: Lab) -> None:
 
 
 def test_a_shard_rolls_by_age_in_housekeeping(lab: Lab) -> None:
-    shard = lab.shard({"segment.ms": 1000})
+    shard = lab.shard({"segment.ms": 1000, **SEALED})
     shard.append_values(b"a")
     lab.clock.advance(1000)
     lab.engine.housekeep()
@@ -244,7 +247,9 @@ def test_records_too_far_from_the_present_are_refused(lab: Lab) -> None:
 
 def test_segments_are_sealed_a_different_time_early(lab: Lab) -> None:
     """Up to the jitter, and never later than without one."""
-    shards = [lab.shard({"segment.ms": 1000, "segment.jitter.ms": 900}) for _ in range(30)]
+    shards = [
+        lab.shard({"segment.ms": 1000, "segment.jitter.ms": 900, **SEALED}) for _ in range(30)
+    ]
     for shard in shards:
         shard.append_values(b"first")
     sealed = []

@@ -72,7 +72,15 @@ class TopicCatalog:
         """Changed by the cache's thread alone, once it is filled."""
         self._names: dict[str, str] = {}
         """Topic id to name, changed together with the topics."""
+        self._shard_counts = {False: 0, True: 0}
+        """By whether they share files, the shards of all topics."""
+        self.change_count = 0
+        """Goes up with every change of a topic that comes up here."""
         cache.listen(TOPICS, self._follow)
+
+    def shard_count(self, *, shares_files: bool) -> int:
+        """The shards of all topics, whatever their state, that share files or do not."""
+        return self._shard_counts[shares_files]
 
     def get(self, name: str) -> Topic:
         topic = self._topics.get(name)
@@ -246,14 +254,23 @@ class TopicCatalog:
             if event.entry is None:
                 gone = self._topics.pop(event.key.removeprefix(TOPICS), None)
                 if gone is not None:
+                    self._count(gone, -1)
                     self._names.pop(gone.topic_id, None)
             else:
                 topic = _topic(event.entry)
                 before = self._topics.get(topic.name)
+                self._count(topic, 1)
+                if before is not None:
+                    self._count(before, -1)
                 if before is not None and before.topic_id != topic.topic_id:
                     self._names.pop(before.topic_id, None)
                 self._topics[topic.name] = topic
                 self._names[topic.topic_id] = topic.name
+        # Last: who remembers the number from before looks again, and sees everything.
+        self.change_count += 1
+
+    def _count(self, topic: Topic, sign: int) -> None:
+        self._shard_counts[topic.config.shares_files] += sign * topic.shard_count
 
 
 def _life(topic: Topic) -> tuple[str, TopicState]:

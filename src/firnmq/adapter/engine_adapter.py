@@ -226,7 +226,7 @@ class EngineStorageAdapter:
 
     async def reconfigure(self, shards: Sequence[str], config: TopicConfig, revision: int) -> None:
         def reconfigure() -> None:
-            for shard in shards:
+            for shard in self._engine.apart(shards):
                 self._engine.reconfigure(shard, config, revision)
 
         await call_blocking(self._readers, reconfigure)
@@ -278,17 +278,12 @@ class EngineStorageAdapter:
         return await call_blocking(self._cold_readers if is_cold else self._readers, find)
 
     def _create_shards(self, shards: Sequence[str], config: TopicConfig, topic_id: str) -> None:
-        there = {spec.name for spec in self._engine.list_shard()}
-        missing = [shard for shard in shards if shard not in there]
+        missing = [shard for shard in shards if not self._engine.has_shard(shard)]
         if missing:
             self._engine.create_shards(missing, config, topic_id)
 
     def _delete_shards_beyond(self, shard_counts: Mapping[str, int]) -> None:
-        gone = []
-        for spec in self._engine.list_shard():
-            topic_id, _, seq = spec.name.rpartition("_")
-            if topic_id in shard_counts and int(seq) >= shard_counts[topic_id]:
-                gone.append(spec.name)
+        gone = self._engine.shards_beyond(shard_counts)
         if gone:
             self._engine.delete_shards(gone)
 

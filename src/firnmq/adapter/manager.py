@@ -35,6 +35,7 @@ from firnmq.errors import (
     StorageFailed,
     StorageTypeNotFound,
     TimedOut,
+    TooFewNodes,
     TopicNotFound,
 )
 from firnmq.eventlog import EventLogger
@@ -61,6 +62,13 @@ class Written:
     next_offset: int
 
 
+def check_alone(config: TopicConfig) -> TopicConfig:
+    """The options of a new topic of a node that is alone; TooFewNodes if they ask for others."""
+    if config.is_replicated:
+        raise TooFewNodes(config.replication_factor or 1, 1)
+    return config
+
+
 class _Creation:
     """A topic's creation under way in another thread."""
 
@@ -84,10 +92,14 @@ class StorageDriverManager:
         on_options: Callable[[Topic], None] = lambda topic: None,
         *,
         shard_count_max: int = SHARDS_MAX,
+        shared_shard_count_max: int = SHARDS_MAX,
         cluster_claim: ClusterClaim | None = None,
+        with_replicas: Callable[[TopicConfig], TopicConfig] = check_alone,
     ) -> None:
         """`on_options` is told of every topic that was made or given other options.
-        `cluster_claim` keeps other nodes from changing the same topic."""
+        `cluster_claim` keeps other nodes from changing the same topic. `with_replicas` decides how
+        many replicas a new topic has; TooFewNodes if there are fewer nodes."""
+        self.with_replicas = with_replicas
         self._on_options = on_options
         self._shard_count_max = shard_count_max
         self.catalog = catalog
@@ -98,7 +110,9 @@ class StorageDriverManager:
         self._driver_list: dict[str, Driver] = {}
         self._lock = threading.Lock()
         """Guards the drivers' making."""
-        self._under_way = TopicsUnderWay(catalog, shard_count_max, cluster_claim)
+        self._under_way = TopicsUnderWay(
+            catalog, shard_count_max, shared_shard_count_max, cluster_claim
+        )
         self._is_shared = cluster_claim is not None
         self._followed: dict[str, int] = {}
         """By topic id, the revision of the record whose options the topic's shards have."""
@@ -145,6 +159,7 @@ class StorageDriverManager:
         if not isinstance(shard_count, int) or not 1 <= shard_count <= SHARDS_MAX:
             raise InvalidArgument("shards", f"must be 1 to {SHARDS_MAX:,}, not {shard_count!r}")
         config.check_new()
+        config = self.with_replicas(config)
         driver = self.driver(config.storage_type)
         topic = Topic(
             name=name,
@@ -199,7 +214,12 @@ class StorageDriverManager:
         end_ms = self._clock.steady_ms() + int(self.catalog.wait_s * 1000)
         while True:
             try:
-                claim = self._under_way.claim(topic.name, topic.shard_count, refusal=exists)
+                claim = self._under_way.claim(
+                    topic.name,
+                    topic.shard_count,
+                    shares_files=topic.config.shares_files,
+                    refusal=exists,
+                )
                 claimed.enter_context(claim)
                 return
             except AlreadyExists:
@@ -211,10 +231,14 @@ class StorageDriverManager:
                     raise TimedOut(text) from None
             self.catalog.wait_for_change(_LOOK_S)
 
-    def check_room(self, name: str, shard_count: int, planned_count: int = 0) -> None:
+    def check_room(
+        self, name: str, shard_count: int, config: TopicConfig, planned_count: int = 0
+    ) -> None:
         """TooManyShards if the node cannot have a topic of this name with so many shards beside
         `planned_count` others that are planned."""
-        self._under_way.check_room(name, shard_count, planned_count)
+        self._under_way.check_room(
+            name, shard_count, planned_count, shares_files=config.shares_files
+        )
 
     async def _clear(self, name: str) -> None:
         """Removes what an interrupted creation or deletion left of a topic. It is claimed."""
@@ -245,7 +269,8 @@ class StorageDriverManager:
         return await driver.run_to_end(lambda: self._grow(name, shard_count, driver))
 
     async def _grow(self, name: str, shard_count: int, driver: Driver) -> Topic:
-        with self._under_way.claim(name, shard_count):
+        shares_files = self.catalog.get(name).config.shares_files
+        with self._under_way.claim(name, shard_count, shares_files=shares_files):
             topic = await call_blocking(None, self.catalog.stored_ready, name)
             if not topic.shard_count < shard_count <= SHARDS_MAX:
                 least = topic.shard_count + 1
@@ -342,7 +367,13 @@ class StorageDriverManager:
             raise InvalidArgument(topic.name, kept_by)
         if config.expire_header != before.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
+        if config.replication_factor is None:  # Left as it is by a change of all options.
+            config = dataclasses.replace(config, replication_factor=before.replication_factor)
+        if config.replication_factor != before.replication_factor:
+            raise InvalidArgument("replication.factor", "is fixed when a topic is made")
         config.check_new()
+        if config.shares_files is not before.shares_files:
+            self.check_room(topic.name, topic.shard_count, config)
         if config.is_tiered < before.is_tiered or config.compacts > before.compacts:
             for shard in topic.shard_names():
                 await logs.check_change(shard, config)

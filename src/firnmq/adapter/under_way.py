@@ -34,22 +34,29 @@ class TopicsUnderWay:
         self,
         catalog: TopicCatalog,
         shard_count_max: int,
+        shared_shard_count_max: int,
         cluster_claim: ClusterClaim | None = None,
     ) -> None:
         self._cluster_claim = cluster_claim
         self._catalog = catalog
-        self._shard_count_max = shard_count_max
+        self._limits = {False: shard_count_max, True: shared_shard_count_max}
+        """By whether the shards share files, how many all topics may have together."""
         self._changed = threading.Condition()
         """Guards the claims; notified whenever one ends."""
-        self._claims: dict[str, int] = {}
-        """By topic, how many shards it will have."""
+        self._claims: dict[str, tuple[int, bool]] = {}
+        """By topic, how many shards it will have, and whether they share files."""
         self.unfinished: dict[str, int] = {}
         """Topics whose making, deletion or growth failed, each with the number of shards that it
         was to have: they may be there, and are removed later."""
 
     @contextmanager
     def claim(
-        self, name: str, shard_count: int = 0, *, refusal: FirnError | None = None
+        self,
+        name: str,
+        shard_count: int = 0,
+        *,
+        shares_files: bool = False,
+        refusal: FirnError | None = None,
     ) -> Iterator[None]:
         """Keeps others from making, deleting or growing a topic of this name until the exit.
 
@@ -62,8 +69,8 @@ class TopicsUnderWay:
                     raise refusal
                 self._wait_for(name)
             if shard_count:
-                self._check_room(name, shard_count)
-            self._claims[name] = shard_count
+                self._check_room(name, shard_count, shares_files=shares_files)
+            self._claims[name] = shard_count, shares_files
         try:
             with self._claimed_everywhere(name, refusal):
                 yield
@@ -89,10 +96,12 @@ class TopicsUnderWay:
         """Notes that a change of a topic may have left something behind."""
         self.unfinished[name] = max(shard_count, self.unfinished.get(name, 0))
 
-    def check_room(self, name: str, shard_count: int, planned_count: int = 0) -> None:
+    def check_room(
+        self, name: str, shard_count: int, planned_count: int = 0, *, shares_files: bool = False
+    ) -> None:
         """TooManyShards if a topic of this name may not have so many shards beside the planned."""
         with self._changed:
-            self._check_room(name, shard_count, planned_count)
+            self._check_room(name, shard_count, planned_count, shares_files=shares_files)
 
     def _wait_for(self, name: str) -> None:
         # An event loop cannot wait here; only topics of foreign adapters are changed on one.
@@ -100,13 +109,22 @@ class TopicsUnderWay:
         if not self._changed.wait_for(lambda: name not in self._claims, timeout_s):
             raise TimedOut(f"another change of topic {name!r} is under way; try again")
 
-    def _check_room(self, name: str, shard_count: int, planned_count: int = 0) -> None:
-        limit = self._shard_count_max
+    def _check_room(
+        self, name: str, shard_count: int, planned_count: int = 0, *, shares_files: bool
+    ) -> None:
+        limit = self._limits[shares_files]
         if shard_count > limit:
-            raise TooManyShards(shard_count, 0, limit)
-        counts = {topic.name: topic.shard_count for topic in list(self._catalog.by_name.values())}
-        for claimed, count in self._claims.items():
-            counts[claimed] = max(count, counts.get(claimed, 0))
-        there = planned_count + sum(count for other, count in counts.items() if other != name)
+            raise TooManyShards(shard_count, 0, limit, shares_files=shares_files)
+        there = planned_count + self._catalog.shard_count(shares_files=shares_files)
+        there -= self._known(name, shares_files)
+        for claimed, (count, shares) in self._claims.items():
+            if shares is shares_files and claimed != name:
+                there += max(count - self._known(claimed, shares), 0)
         if there + shard_count > limit:
-            raise TooManyShards(shard_count, there, limit)
+            raise TooManyShards(shard_count, there, limit, shares_files=shares_files)
+
+    def _known(self, name: str, shares_files: bool) -> int:
+        """How many shards of this kind the catalog counts for a topic."""
+        topic = self._catalog.by_name.get(name)
+        is_kind = topic is not None and topic.config.shares_files is shares_files
+        return topic.shard_count if topic is not None and is_kind else 0

@@ -37,6 +37,9 @@ class StoreConfig:
     shared_file_bytes: int = 64 * 1024 * 1024
     """Bytes of one file of topics with segment.layout=shared-file. A smaller file is free of live
     records sooner."""
+    open_shards: int = 20_000
+    """Shards of topics with segment.layout=shared-file that are held in memory, at some six
+    kilobytes each. Others are on disk alone, and are opened when they are used."""
     memory_bytes: int = 1024 * 1024 * 1024
     """Bytes all memory topics together may hold."""
     housekeeping_ms: int = 5_000
@@ -58,6 +61,9 @@ class StoreConfig:
     shard_count_max: int = 100_000
     """Shards of all topics together; each costs memory and two records of the metadata. A node has
     a lower default, because a client can ask for any number in one request."""
+    shared_shard_count_max: int = 4_000_000
+    """The same of topics with segment.layout=shared-file, on a store of one node: their shards cost
+    nothing before they are used, and only disk afterwards. Measured with a million."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from firnmq.config import TopicConfig
+from firnmq.config import AcksAll, TopicConfig
 from firnmq.disk import FileRange, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.segments import SegmentMeta
@@ -47,6 +47,12 @@ class Acks(IntEnum):
     """Every replica in sync has it: with one replica the same."""
     QUORUM = -2
     """A majority of all replicas has it: with one replica the same. It may not be readable yet."""
+
+
+def meant_by(acks: Acks, config: TopicConfig) -> Acks:
+    """What a topic means by what its client asks for: acks.all=quorum."""
+    is_quorum = acks is Acks.ALL and config.acks_all is AcksAll.QUORUM
+    return Acks.QUORUM if is_quorum else acks
 
 
 class Appended(NamedTuple):
@@ -249,6 +255,12 @@ class ReadEngine(Protocol):
 
     def list_shard(self) -> list[ShardSpec]: ...
 
+    def find_shard(self, shard: str) -> ShardSpec | None:
+        """The shard, if it is one of this engine's. Never waits."""
+
+    def opened(self) -> list[str]:
+        """Shards that are open. Never waits."""
+
     def status(self, shard: str) -> ShardStatus: ...
 
     def is_open(self, shard: str) -> bool: ...
@@ -339,7 +351,11 @@ class UpkeepEngine(Protocol):
 
     def delete_shards(self, names: Sequence[str]) -> None: ...
 
+    def shards_beyond(self, shard_counts: Mapping[str, int]) -> list[str]: ...
+
     def reconfigure(self, shard: str, config: TopicConfig, revision: int | None = None) -> None: ...
+
+    def apart(self, shards: Iterable[str]) -> list[str]: ...
 
     def check_change(self, shard: str, config: TopicConfig) -> None: ...
 

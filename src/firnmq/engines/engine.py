@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from typing import TypeVar
 
 from firnmq.clock import Clock
-from firnmq.config import Durability, TopicConfig
+from firnmq.config import TopicConfig
 from firnmq.disk import Ticket, call_blocking, run_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines.api import (
@@ -23,15 +21,18 @@ from firnmq.engines.api import (
     ShardStatus,
     StoredPage,
     Survey,
+    meant_by,
 )
 from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.catalog.transactions import marker_batch
 from firnmq.engines.deletion.requests import deletion_of_key, deletion_of_offsets
+from firnmq.engines.due import DueTimes
 from firnmq.engines.gate import AppendGate
 from firnmq.engines.keeper import LogKeeper
-from firnmq.engines.logs import ShardLogs
+from firnmq.engines.logs import OPEN_MAX, ShardLogs
 from firnmq.engines.open_log import OpenLog
+from firnmq.engines.shard_changes import ShardChanges
 from firnmq.engines.shardlog import (
     Append,
     BatchRules,
@@ -47,6 +48,7 @@ from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.reading.survey import producers_of, status_of
 from firnmq.engines.shardlog.rolling.steps import Move, unchanging, wait_until_idle
 from firnmq.engines.shardlog.truncate import cut_position
+from firnmq.engines.shards import ShardTable
 from firnmq.engines.tiering import copies
 from firnmq.engines.tiering.api import SealedSource, TierCopy
 from firnmq.engines.upkeep import Upkeep
@@ -78,6 +80,8 @@ class LogEngine:
         producer_expiration_ms: int,
         compaction_bytes: int,
         judges: Executor | None = None,
+        open_max: int = OPEN_MAX,
+        due: DueTimes | None = None,
     ) -> None:
         """A producer is forgotten once it has stored nothing for `producer_expiration_ms`.
         Threads of `judges` judge batches that are too large for an event loop."""
@@ -86,7 +90,28 @@ class LogEngine:
         self._state = state
         self._clock = clock
         self._gate = gate
-        self._logs = ShardLogs(keeper, state.shards(), health)
+        storage_type = keeper.storage_type
+        self._logs = ShardLogs(
+            keeper,
+            ShardTable(
+                (spec for spec in state.shards() if spec.config.storage_type == storage_type),
+                (each for each in state.ranges() if each[1].storage_type == storage_type),
+            ),
+            health,
+            open_max=open_max,
+        )
+        changes = ShardChanges(self._logs, state, due)
+        self.create_shard = changes.create_shard
+        self.create_shards = changes.create_shards
+        self.delete_shard = changes.delete_shard
+        self.delete_shards = changes.delete_shards
+        self.shards_beyond = changes.shards_beyond
+        self.adopt = changes.adopt
+        self.release = changes.release
+        self.hold = changes.hold
+        self.discard = changes.discard
+        self.reconfigure = changes.reconfigure
+        self.apart = changes.apart
         self._tiered_refusal: FirnError | None = None
         """Why nothing is appended to topics with tiering at present."""
         self._upkeep = Upkeep(
@@ -96,6 +121,7 @@ class LogEngine:
             clock,
             producer_expiration_ms=producer_expiration_ms,
             compaction_bytes=compaction_bytes,
+            due=due,
         )
 
     @property
@@ -109,71 +135,18 @@ class LogEngine:
 
     # Shards -------------------------------------------------------------------------------------
 
-    def create_shard(self, name: str, config: TopicConfig) -> ShardSpec:
-        return self.create_shards([name], config)[0]
-
-    def create_shards(
-        self, names: Sequence[str], config: TopicConfig, topic_id: str | None = None
-    ) -> list[ShardSpec]:
-        """Makes many shards at once, with their topic's options if they are of a topic."""
-        self._logs.check_open()
-        specs = self._state.add_shards(names, config, topic_id)
-        self._logs.specs.update((spec.name, spec) for spec in specs)
-        return specs
-
-    def delete_shard(self, name: str) -> None:
-        """Removes a shard with all its records, without opening it: a corrupt one can go too."""
-        self._logs.spec(name)
-        self.delete_shards([name])
-
-    def delete_shards(self, names: Sequence[str]) -> None:
-        """Removes shards; those that are not there are passed over, those that only the catalog
-        knows go too.
-
-        Their bytes go first, so that after a crash the catalog still knows what is left of them.
-        """
-        self._logs.check_open()
-        specs = [spec for name in names if (spec := self._logs.specs.pop(name, None)) is not None]
-        try:
-            for spec in specs:
-                self._logs.drop(spec)
-            self._state.remove_shards(names, specs)
-        except STORAGE_ERRORS as error:
-            self._logs.specs.update((spec.name, spec) for spec in specs)  # To be deleted again.
-            if isinstance(error, OSError):
-                raise storage_failure(names[0], error) from error
-            raise
-
     def has_shard(self, shard: str) -> bool:
         """Whether the shard is one of this engine's. Never waits."""
-        return shard in self._logs.specs
-
-    def adopt(self, spec: ShardSpec) -> None:
-        """Takes over a shard that the catalog gives to this node."""
-        self._logs.check_open()
-        self._logs.adopt(spec)
-
-    def release(self, shard: str, epoch: int, refusal: NotLeader) -> None:
-        """Forgets a shard that another node leads since; its bytes stay. `epoch` is the one under
-        which it was this node's: under another one it stays."""
-        self._logs.release(shard, epoch, refusal)
-
-    def hold(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
-        """Keeps these segments of a shard that another node leads, and no other ones."""
-        self._logs.check_open()
-        self._logs.hold(spec, metas)
-
-    def discard(self, spec: ShardSpec) -> None:
-        """Removes what is here of a shard that the catalog does not have any more."""
-        self._logs.check_open()
-        try:
-            self._logs.discard(spec)
-            self._state.forget_here([spec])
-        except OSError as error:
-            raise storage_failure(spec.name, error) from error
+        return shard in self._logs.shards
 
     def list_shard(self) -> list[ShardSpec]:
-        return list(self._logs.specs.values())
+        return list(self._logs.shards)
+
+    def find_shard(self, shard: str) -> ShardSpec | None:
+        return self._logs.shards.get(shard)
+
+    def opened(self) -> list[str]:
+        return [log.spec.name for log in self._logs.opened()]
 
     def status(self, shard: str) -> ShardStatus:
         return status_of(self._logs.find(shard), self._logs.troubles.of(shard))
@@ -194,30 +167,6 @@ class LogEngine:
         """First offset of the earliest transaction that has not ended, or the end."""
         return self._logs.find(shard).view.stable_offset
 
-    def reconfigure(self, shard: str, config: TopicConfig, revision: int | None = None) -> None:
-        """Gives a shard other options, for what is written and judged from now on.
-
-        `revision` is that of the topic's record they are from, None for a shard without a topic.
-        Calls may come in any order: a shard keeps the options of the newest record.
-        """
-        with self._logs.opening(self._logs.spec(shard)):
-            before = self._logs.spec(shard)
-            if revision is not None and revision <= before.revision:
-                return
-            if config.expire_header != before.config.expire_header:
-                raise InvalidArgument("expire.header", "is fixed when a topic is made")
-            spec = dataclasses.replace(before, config=config, revision=revision or 0)
-            if revision is None:
-                self._state.reconfigure(spec)
-            self._logs.specs[shard] = spec
-            log = self._logs.get(shard)
-            if log is not None:
-                with log.lock:
-                    log.spec = spec
-                    if log.refusal is None and config.durability is not Durability.FSYNC:
-                        with suppress(OSError):  # Else the next roll or opening does.
-                            log.release_preallocation()
-
     # Writing ------------------------------------------------------------------------------------
 
     async def submit(
@@ -227,9 +176,10 @@ class LogEngine:
         acks: Acks = Acks.ALL,
         deadline_s: float | None = None,
     ) -> Ticket[Appended]:
-        rules = BatchRules(self._logs.spec(shard).config)
+        config = self._logs.spec(shard).config
+        rules = BatchRules(config)
         request = await prepare_request(batch, rules, self._judges, self._clock.now_ms())
-        request.promise(acks, deadline_s)
+        request.promise(meant_by(acks, config), deadline_s)
         return await self._submit(request, await self._log_to_append(shard))
 
     async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended:
@@ -267,6 +217,7 @@ class LogEngine:
         log = self._logs.get(shard)
         if log is None or log.refusal is not None or self._logs.is_closed:
             return None
+        log.use.is_used = True
         return OpenLog(self, log, self._keeper)
 
     def takes_appends(self, log: ShardLog) -> bool:
@@ -280,7 +231,11 @@ class LogEngine:
 
     def watch(self, shard: str, end_offset: int, ticket: Ticket[None]) -> bool:
         """Completes the ticket when the shard grows beyond the offset; False if it has already."""
-        return self._logs.find(shard).watch(ticket, end_offset)
+        log = self._logs.find(shard)
+        is_waiting = log.watch(ticket, end_offset)
+        if is_waiting:
+            self._logs.stay_open(shard, log)
+        return is_waiting
 
     def unwatch(self, shard: str, ticket: Ticket[None]) -> None:
         log = self._logs.get(shard)
@@ -304,6 +259,7 @@ class LogEngine:
         log = self._logs.get(shard)
         if log is None or log.cut_count % 2 or self._logs.is_closed:
             return None
+        log.use.is_used = True
         reader = RawReader(log, self._clock.now_ms())
         try:
             return reader.nowait(offset, max_bytes, committed=committed, ranges=ranges)
@@ -477,7 +433,7 @@ class LogEngine:
 
     def dead_copies(self) -> list[tuple[str, SegmentMeta]]:
         """Deleted segments, with their shards, that may still have objects."""
-        return [each for each in self._state.dead_copies() if each[0] in self._logs.specs]
+        return [each for each in self._state.dead_copies() if each[0] in self._logs.shards]
 
     def shows(self, shard: str, seq: int) -> bool:
         """Whether readers are shown a segment: its objects must stay as long as they are. A log
@@ -566,6 +522,7 @@ class LogEngine:
             await call_blocking(None, self._gate.check, name)
         log = self._logs.get(name)
         if log is not None and log.refusal is None:
+            log.use.is_used = True
             return log
         return await call_blocking(None, self._logs.writable, name)
 

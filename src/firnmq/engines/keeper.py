@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from firnmq.config import TopicConfig
+from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.inline import InlineAppends
@@ -43,6 +45,13 @@ class LogKeeper(Protocol):
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         """Removes everything of a shard; its log is given if it is open."""
+
+    def drop_range(self, shards: ShardRange, config: TopicConfig) -> None:
+        """Removes everything of the shards of a range, none of which has a log that is open."""
+
+    def may_close(self, log: ShardLog) -> bool:
+        """Whether the log could be opened again as it is, and no caller waits for it; stores what
+        is late. Does not wait."""
 
     def keep(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         """Removes what is here of a shard that another node leads, except these segments."""

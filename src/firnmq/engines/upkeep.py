@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from firnmq.clock import Clock
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.compactor import Compactor
+from firnmq.engines.due import DueTimes, seals_idle
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.logs import ShardLogs
 from firnmq.engines.retention import expired_end, has_expired
@@ -30,7 +32,10 @@ class Upkeep:
         *,
         producer_expiration_ms: int,
         compaction_bytes: int,
+        due: DueTimes | None = None,
     ) -> None:
+        """`due` tells which shards of ranges have something due."""
+        self._due = due
         self._logs = logs
         self._keeper = keeper
         self._state = state
@@ -54,24 +59,54 @@ class Upkeep:
         """
         defects: list[Exception] = []
         troubles = self._logs.troubles
-        for name, spec in list(self._logs.specs.items()):
-            if not self._needs_work(spec):
-                continue
-            try:
-                self._keep(self._logs.writable(name))
-            except (NotLeader, ShardNotFound):
-                continue  # Moved or deleted since.
-            except (Corruption, StorageFailed) as error:
-                troubles.upkeep_failed(name, error)
-            except (FirnError, OSError) as error:
-                _log.error("housekeeping_failed", shard=name, error=str(error))
-            except Exception as defect:  # Supervisor: other shards have their turn first.
-                _log.error("housekeeping_failed", shard=name, error=repr(defect))
-                defects.append(defect)
+        for spec in self._logs.shards.singles():
+            if self._needs_work(spec):
+                self._visit(spec.name, self._keep, defects)
+        self._visit_ranges(is_stopping, defects)
         troubles.recheck(self._logs.writable)
         self.compactor.work(is_stopping)
         if defects:
             raise defects[0]
+
+    def _visit(self, name: str, keep: Callable[[ShardLog], None], defects: list[Exception]) -> None:
+        try:
+            keep(self._logs.writable(name))
+        except (NotLeader, ShardNotFound):
+            return  # Moved or deleted since.
+        except (Corruption, StorageFailed) as error:
+            self._logs.troubles.upkeep_failed(name, error)
+        except (FirnError, OSError) as error:
+            _log.error("housekeeping_failed", shard=name, error=str(error))
+        except Exception as defect:  # Supervisor: other shards have their turn first.
+            _log.error("housekeeping_failed", shard=name, error=repr(defect))
+            defects.append(defect)
+
+    def _visit_ranges(self, is_stopping: Callable[[], bool], defects: list[Exception]) -> None:
+        """Visits shards of ranges: those that have changed, and those with something due."""
+        due = self._due
+        if due is None:
+            return
+
+        def keep(log: ShardLog, due_ms: int | None = None) -> None:
+            log.use.is_changed = False
+            try:
+                self._keep(log)
+            finally:
+                with log.lock:
+                    log.use.due_ms = log.use.due_ms if due_ms is None else due_ms
+                    due.visited(log, self._clock.now_ms())
+
+        for log in self._logs.opened():
+            if log.spec.is_ranged and log.use.is_changed:
+                self._visit(log.spec.name, keep, defects)
+        for uid, due_ms in due.due(self._clock.now_ms()):
+            if is_stopping():
+                return
+            spec = self._logs.shards.with_uid(uid)
+            if spec is None or not spec.is_ranged:
+                due.forget(uid, due_ms)
+            else:
+                self._visit(spec.name, partial(keep, due_ms=due_ms), defects)
 
     def _needs_work(self, spec: ShardSpec) -> bool:
         """False of a shard that is not open and whose options ask for nothing."""
@@ -92,16 +127,27 @@ class Upkeep:
             self._logs.troubles.opened(log.spec.name)
 
     def _shards_to_compact(self) -> list[str]:
-        """Not those with other replicas, which would have other bytes then."""
-        specs, replicas = list(self._logs.specs.items()), self._logs.replicas
-        return [name for name, spec in specs if spec.config.compacts and name not in replicas]
+        """Not those with other replicas, which would have other bytes then. Of those of ranges the
+        open ones: the others are opened from time to time for this."""
+        singles, replicas = self._logs.shards.singles(), self._logs.replicas
+        of_ranges = (log for log in self._logs.opened() if log.spec.is_ranged)
+        return [
+            *(spec.name for spec in singles if spec.config.compacts and spec.name not in replicas),
+            *(
+                log.spec.name
+                for log in of_ranges
+                if log.spec.config.compacts and len(log.segments) > 1
+            ),
+        ]
 
     def _is_to_be_rolled(self, log: ShardLog) -> bool:
         """Whether the active segment is old enough to be sealed, or all of it to be dropped."""
         tail, clock = log.tail, self._clock
         written_ms = tail.first_append_ms or clock.now_ms()
         newest_ms = tail.builder.max_timestamp
-        return is_old(log) or has_expired(newest_ms, written_ms, log.spec.config, clock)
+        if is_old(log) and seals_idle(log.spec):
+            return True
+        return has_expired(newest_ms, written_ms, log.spec.config, clock)
 
     def _retain(self, log: ShardLog) -> None:
         config, clock = log.spec.config, self._clock

@@ -19,6 +19,7 @@ from firnmq.errors import Corruption, InvalidArgument
 from firnmq.meta.api import Entry
 
 TOPICS, SHARDS, SEGMENTS, NODES = "topics/", "shards/", "segments/", "nodes/"
+RANGES = "ranges/"
 TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
 OFFSETS = "offsets/"
@@ -26,6 +27,8 @@ RULES = "rules/"
 USERS = "users/"
 MEMBERS = "members/"
 COORDINATORS = "coordinators/"
+CORDONS = "cordons/"
+LOADS = "loads/"
 CLUSTER = "cluster"
 INCARNATIONS = "incarnations/"
 NEXT_UID = "counters/next_shard_uid"
@@ -85,6 +88,19 @@ class ShardRecord(Record, frozen=True, kw_only=True):
     """The topic whose options count."""
     options: dict[str, str | None] | None = None
     """Of a shard without a topic."""
+
+
+class RangeRecord(Record, frozen=True, kw_only=True):
+    """Shards of a topic with consecutive numbers, on a store of one node. Each has records of its
+    own from its first roll, or move of its start, on; until then it is as this says."""
+
+    topic_id: str
+    first_seq: int
+    first_uid: int
+    count: int
+    created_ms: int
+    medium: Medium
+    """Of the shards' first segments."""
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True):
@@ -235,6 +251,22 @@ class MarkRecord(Record, frozen=True, kw_only=True):
     renewed_ms: int
 
 
+class CordonRecord(Record, frozen=True, kw_only=True):
+    """A node that is to get no shards."""
+
+    node: int
+    since_ms: int
+
+
+class LoadRecord(Record, frozen=True, kw_only=True):
+    """How much a node holds, as it told last. It belongs to the node's session."""
+
+    node: int
+    stored_bytes: int
+    free_bytes: int
+    """Of its disk."""
+
+
 class CoordinatorRecord(Record, frozen=True, kw_only=True):
     """Which node keeps the groups and transactional ids of a slot."""
 
@@ -257,6 +289,10 @@ def topic_key(name: str) -> str:
 
 def shard_key(name: str) -> str:
     return f"{SHARDS}{name}"
+
+
+def range_key(topic_id: str, first_seq: int) -> str:
+    return f"{RANGES}{topic_id}/{first_seq:06d}"
 
 
 def lake_key(shard: str) -> str:
@@ -290,6 +326,14 @@ def node_key(node: int) -> str:
 
 def member_key(node: int) -> str:
     return f"{MEMBERS}{node:010d}"
+
+
+def cordon_key(node: int) -> str:
+    return f"{CORDONS}{node:010d}"
+
+
+def load_key(node: int) -> str:
+    return f"{LOADS}{node:010d}"
 
 
 def mark_key(node: int) -> str:

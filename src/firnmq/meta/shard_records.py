@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from firnmq.engines.catalog.segments import SegmentState
 from firnmq.errors import ShardNotFound, StaleEpoch
-from firnmq.meta.api import Compare, Entry, MetaStore, TxnConflict
+from firnmq.meta.api import Compare, Entry, TxnConflict
+from firnmq.meta.cache import MetaCache
 from firnmq.meta.nodes import NodeIdentity
+from firnmq.meta.ranged import RangedStore
 from firnmq.meta.records import (
     Record,
     SegmentRecord,
@@ -23,11 +25,11 @@ from firnmq.meta.records import (
 class ShardRecords:
     """Reads go to the store. Every change holds that the node was not registered again."""
 
-    def __init__(self, store: MetaStore, node: NodeIdentity) -> None:
+    def __init__(self, store: RangedStore, node: NodeIdentity) -> None:
         self._store = store
         self._node = node
         self._names: dict[int, str] = {}
-        """Of the shards, by number."""
+        """Of the shards that are in no range, by number."""
 
     def _txn(
         self,
@@ -49,10 +51,12 @@ class ShardRecords:
 
     def _judge(self, conflict: TxnConflict) -> None:
         if conflict.compare == self._node.guard:
-            raise self._node.refusal(self._store) from conflict
+            raise self._node.refusal(self._store.store) from conflict
 
     def _name(self, uid: int) -> str:
         name = self._names.get(uid)
+        if name is None and (found := self._store.ranges.with_uid(uid)) is not None:
+            return found.name_of(uid)
         if name is None:
             raise ShardNotFound(f"number {uid}", within="the metadata")
         return name
@@ -84,3 +88,12 @@ class ShardRecords:
         if segment.epoch != epoch or segment.state not in states:
             raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
         return entry, segment
+
+
+def leads_alone(cache: MetaCache, record: ShardRecord, node: int) -> bool:
+    """Whether the node leads the shard and no other node has its active segment. Shards with more
+    replicas get their roles from the replication."""
+    if record.leader != node:
+        return False
+    entry = cache.get(segment_key(record.name, record.active))
+    return entry is None or len(decode(entry, SegmentRecord).replicas) <= 1

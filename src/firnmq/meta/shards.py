@@ -11,11 +11,13 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
 from firnmq.clock import Clock
 from firnmq.config import TopicConfig
+from firnmq.engines.catalog.ranges import ShardRange, ShardUids
 from firnmq.engines.catalog.segments import (
     IllegalTransition,
     SegmentMeta,
@@ -24,13 +26,11 @@ from firnmq.engines.catalog.segments import (
     medium_of_new,
 )
 from firnmq.engines.catalog.state import ShardSpec
-from firnmq.engines.tiering.api import TierCopy
 from firnmq.errors import (
     AlreadyExists,
     FirnError,
     InvalidArgument,
     NotLeader,
-    ShardNotFound,
     StaleEpoch,
     StorageFailed,
 )
@@ -38,16 +38,17 @@ from firnmq.eventlog import EventLogger
 from firnmq.meta.api import Compare, Entry, Event, MetaStore, TxnConflict
 from firnmq.meta.cache import MetaCache
 from firnmq.meta.conversions import deleted_record, meta_of, sealed_record
+from firnmq.meta.graves import Graves, grave_key, grave_of
+from firnmq.meta.lake_ends import LakeEnds
 from firnmq.meta.nodes import NodeIdentity
+from firnmq.meta.ranged import RangedStore
 from firnmq.meta.records import (
     NEXT_UID,
     SEGMENTS,
     SHARDS,
-    TIER_GRAVES,
     TOPICS,
     Counter,
     GraveRecord,
-    LakeRecord,
     Record,
     Replica,
     SegmentRecord,
@@ -62,8 +63,9 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
-from firnmq.meta.shard_records import ShardRecords
+from firnmq.meta.shard_records import ShardRecords, leads_alone
 
+T = TypeVar("T")
 _log = EventLogger("meta")
 
 SHARDS_WAIT_S = 3.0
@@ -92,16 +94,24 @@ class MetaShards(ShardRecords):
     ) -> None:
         """`is_shared`: other nodes have shards in the store as well. `shards` are those that this
         node leads."""
-        super().__init__(store, node)
+        super().__init__(RangedStore(store, cache, node), node)
         self._is_shared = is_shared
         self._seen_by = node.node if is_shared else None
         self._cache = cache
         self._clock = clock
         self.wait_s = wait_s
         self._adding = threading.Lock()
+        graves = Graves(self._store, self._txn)
+        self.graves = graves.all
+        self.forget_graves = graves.forget
+        lake = LakeEnds(self._store, node, clock, self._name, self._judge)
+        self.lake_end = lake.lake_end
+        self.has_lake = lake.has_lake
+        self.move_lake_end = lake.move_lake_end
         self._names = {
             record.uid: record.name
             for record in (decode(entry, ShardRecord) for entry in cache.below(SHARDS))
+            if not self._store.note_recorded(record.name)
         }
         if is_shared:
             cache.listen(SHARDS, self._follow)
@@ -121,12 +131,13 @@ class MetaShards(ShardRecords):
         config: TopicConfig,
         topic_id: str | None = None,
         *,
-        leaders: Mapping[str, Replica] | None = None,
+        replicas: Mapping[str, tuple[Replica, ...]] | None = None,
         topic: Callable[[], Compare] | None = None,
     ) -> list[ShardSpec]:
         """Registers shards with their first segments, under numbers that were never used.
 
-        `leaders` are the nodes of the shards, by name; by default all are this node's. `topic`
+        `replicas` are the nodes of the shards, by name, of which the first one leads; by default
+        all are this node's. `topic`
         reads what every transaction compares: that the topic is still there. It is called again
         when the topic has changed.
 
@@ -142,7 +153,7 @@ class MetaShards(ShardRecords):
         revision = 0
         with self._adding:
             for part in _parts(names, per_txn):
-                revision, added = self._add(part, config, topic_id, leaders, topic)
+                revision, added = self._add(part, config, topic_id, replicas, topic)
                 specs += added
         self._cache.wait_for_revision(revision, self.wait_s)
         return specs
@@ -152,7 +163,7 @@ class MetaShards(ShardRecords):
         names: list[str],
         config: TopicConfig,
         topic_id: str | None,
-        leaders: Mapping[str, Replica] | None,
+        replicas: Mapping[str, tuple[Replica, ...]] | None,
         topic: Callable[[], Compare] | None,
     ) -> tuple[int, list[ShardSpec]]:
         options = None if topic_id is not None else config.options()
@@ -177,18 +188,18 @@ class MetaShards(ShardRecords):
             for name in names:
                 key = shard_key(name)
                 compares.append(Compare.absent(key))
-                leader = None if leaders is None else leaders[name]
+                placed = () if replicas is None else replicas[name]
                 record = ShardRecord(
                     name=name,
                     uid=uid,
                     active=0,
-                    leader=0 if leader is None else leader.node,
+                    leader=placed[0].node if placed else 0,
                     topic_id=topic_id,
                     options=options,
                 )
                 puts[key] = encode(record)
                 puts[segment_key(name, 0)] = (
-                    own_segment if leader is None else encode(self._active(first, leader))
+                    encode(self._active(first, placed)) if placed else own_segment
                 )
                 specs.append(ShardSpec(name=name, uid=uid, config=config))
                 uid += 1
@@ -202,6 +213,33 @@ class MetaShards(ShardRecords):
             self._names.update((spec.uid, spec.name) for spec in specs)
             return revision, specs
 
+    def add_range(
+        self, topic_id: str, seqs: range, config: TopicConfig
+    ) -> tuple[ShardRange, ...] | None:
+        """Registers a topic's shards with these seqs as one record. None if that is not possible:
+        other nodes may lead some of them, or they do not share files."""
+        if self._is_shared or not config.shares_files:
+            return None
+        return self.add_ranges([(topic_id, seqs)], config)
+
+    def add_ranges(
+        self, wanted: Sequence[tuple[str, range]], config: TopicConfig
+    ) -> tuple[ShardRange, ...]:
+        """The same for shards of several topics, in as few transactions as possible."""
+        added: list[ShardRange] = []
+        with self._adding:
+            for part in _parts(wanted, self._store.txn_ops_max - _ENTRIES_PER_TXN):
+                try:
+                    revision, ranges = self._store.add(part, medium_of_new(config), self._now())
+                except TxnConflict as conflict:
+                    self._judge(conflict)
+                    raise AlreadyExists("shard", conflict.compare.key) from None
+                added += ranges
+            self._cache.wait_for_revision(revision, self.wait_s)
+            for each in added:
+                self._store.ranges.add(each)
+        return tuple(added)
+
     def reconfigure(self, spec: ShardSpec) -> None:
         """Changes the options of a shard without a topic; other shards have their topic's."""
         entry, shard = self._shard(spec.uid)
@@ -209,13 +247,41 @@ class MetaShards(ShardRecords):
             changed = msgspec.structs.replace(shard, options=spec.config.options())
             self._txn([Compare.unchanged(entry)], {entry.key: changed})
 
-    def shards(self) -> list[ShardSpec]:
-        """All shards in the node's cache, or in a cluster those that this node leads as the only
-        replica; those of a topic share its options."""
+    def ranges(self) -> list[tuple[ShardRange, TopicConfig]]:
+        """The ranges of shards in the node's cache, with the options of their topics."""
+        configs = self._configs()
+        found = []
+        for each in self._store.ranges:
+            if each.topic_id in configs:
+                found.append((each, configs[each.topic_id]))
+            else:
+                _log.error("shards_without_topic", topic_id=each.topic_id, count=each.count)
+        return found
+
+    def _configs(self) -> dict[str, TopicConfig]:
         topics = (decode(entry, TopicRecord) for entry in self._cache.below(TOPICS))
-        configs = {topic.topic_id: topic.config() for topic in topics}
+        return {topic.topic_id: topic.config() for topic in topics}
+
+    def uids(self) -> ShardUids:
+        """The numbers of all shards, also of those of a range whose topic is not there."""
+        return ShardUids(self.kept_here().values(), self._store.ranges)
+
+    def has_records(self, uid: int) -> bool:
+        """Whether a shard may have records of its own."""
+        return self._store.has_records(uid)
+
+    def recorded_uids(self, shards: ShardRange) -> list[int]:
+        """Those of a range that may have records of their own."""
+        return self._store.recorded(shards)
+
+    def shards(self) -> list[ShardSpec]:
+        """All shards in the node's cache that are in no range, or in a cluster those that this node
+        leads as the only replica; those of a topic share its options."""
+        configs = self._configs()
         found = []
         for entry in self._cache.below(SHARDS):
+            if self._store.ranges.find(entry.key.removeprefix(SHARDS)) is not None:
+                continue
             record = decode(entry, ShardRecord)
             if self._is_shared and not leads_alone(self._cache, record, self._node.node):
                 continue
@@ -230,6 +296,10 @@ class MetaShards(ShardRecords):
                 ShardSpec(name=record.name, uid=record.uid, config=config, epoch=record.epoch)
             )
         return found
+
+    def has_here(self, record: SegmentRecord) -> bool:
+        """Whether this node has a segment's bytes."""
+        return record.is_local if self._seen_by is None else self._seen_by in record.holders
 
     def kept_here(self) -> dict[str, int]:
         """The numbers, by name, of shards that this node leads or holds segments of."""
@@ -255,13 +325,17 @@ class MetaShards(ShardRecords):
         keys = []
         uids = []
         graves: dict[str, GraveRecord] = {}
-        for name in names:
+        of_ranges, others = self._store.ranges.split(names)
+        for each, gone in of_ranges.items():
+            parts = (each.part(seqs.start, seqs.stop) for seqs in gone)
+            others += [each.name_of(uid) for part in parts for uid in self._store.recorded(part)]
+        for name in others:
             for entry in self._segments(name):
                 keys.append(entry.key)
                 if _COPIED in entry.value:  # Other records are not decoded: they may be damaged.
                     record = decode(entry, SegmentRecord)
                     if record.tier is not None:
-                        graves[entry.key] = self._grave(name, entry.key, record, record.tier)
+                        graves[entry.key] = grave_of(name, entry.key, record, self._now())
             if self._store.get(lake_key(name)) is not None:
                 keys.append(lake_key(name))
             shard_entry = self._store.get(shard_key(name))
@@ -270,63 +344,14 @@ class MetaShards(ShardRecords):
                 keys.append(shard_entry.key)
                 uids.append(decode(shard_entry, ShardRecord).uid)
         for part in _parts(keys, self._store.txn_ops_max // _ENTRIES_PER_REMOVAL):
-            buried = {_grave_key(key): graves[key] for key in part if key in graves}
+            buried = {grave_key(key): graves[key] for key in part if key in graves}
             self._txn(compares, buried, part)
         for uid in uids:
             self._names.pop(uid, None)
-
-    def _grave(self, name: str, key: str, record: SegmentRecord, copy: TierCopy) -> GraveRecord:
-        return GraveRecord(
-            shard=name,
-            seq=segment_seq_of(key),
-            tier=copy,
-            length=record.length,
-            buried_ms=self._now(),
-        )
-
-    def graves(self) -> list[GraveRecord]:
-        """Copies of deleted shards whose objects may still exist."""
-        return [decode(entry, GraveRecord) for entry in self._store.range(TIER_GRAVES).entries]
-
-    def forget_graves(self, graves: Sequence[GraveRecord]) -> None:
-        """Removes graves whose objects are gone; ignores missing ones."""
-        keys = [_grave_key(segment_key(each.shard, each.seq)) for each in graves]
-        for part in _parts(keys, self._store.txn_ops_max):
-            self._txn([], {}, part)
-
-    # The lake -----------------------------------------------------------------------------------
-
-    def lake_end(self, uid: int) -> int:
-        """End of the shard's records in the lake's table; 0 if none was recorded."""
-        entry = self._store.get(lake_key(self._name(uid)))
-        return 0 if entry is None else decode(entry, LakeRecord).end
-
-    def has_lake(self, uid: int) -> bool:
-        """Whether a lake offset was recorded, even if it is 0."""
-        return self._store.get(lake_key(self._name(uid))) is not None
-
-    def move_lake_end(self, uid: int, end: int) -> int:
-        """Advances the lake offset, never back; returns the present one."""
-        name = self._name(uid)
-        key = lake_key(name)
-        while True:
-            shard = self._store.get(shard_key(name))
-            if shard is None:
-                raise ShardNotFound(name, within="the metadata")
-            entry = self._store.get(key)
-            before = -1 if entry is None else decode(entry, LakeRecord).end
-            if end <= before:
-                return before
-            compare = Compare.absent(key) if entry is None else Compare.unchanged(entry)
-            # The shard must still exist: nothing would remove the record of a deleted shard.
-            compares = [self._node.guard, compare, Compare.unchanged(shard)]
-            record = LakeRecord(end=end, changed_ms=self._now())
-            try:
-                self._store.txn(compares, {key: encode(record)})
-            except TxnConflict as conflict:
-                self._judge(conflict)
-                continue  # A concurrent sync won, or the shard has rolled.
-            return end
+        for each, gone in of_ranges.items():
+            puts, deletes = self._store.shrinking(each, gone)
+            self._txn(compares, puts, deletes)
+            self._store.shrink(each, gone)
 
     # Segment chains -----------------------------------------------------------------------------
 
@@ -345,6 +370,11 @@ class MetaShards(ShardRecords):
 
     def active_seq(self, uid: int) -> int:
         return self._shard(uid)[1].active
+
+    @property
+    def own_holders(self) -> tuple[int, ...]:
+        """The holders of a segment that this node alone has; none where the node is alone."""
+        return () if self._seen_by is None else (self._seen_by,)
 
     def not_led(self, uid: int) -> NotLeader:
         """The error for what only the shard's leader does, which another node is."""
@@ -374,7 +404,7 @@ class MetaShards(ShardRecords):
                 following, leader=leader.node, epoch=shard.epoch + 1
             )
             active = dataclasses.replace(active, leader_epoch=following.epoch)
-        record = self._active(active, leader)
+        record = self._active(active, () if leader is None else (leader,))
         puts: dict[str, Record] = {
             segment_key(name, active.seq): record,
             shard_entry.key: following,
@@ -398,7 +428,11 @@ class MetaShards(ShardRecords):
         bounds = (segment.start, last.end)
         if (new.base_offset, new.end_offset) != bounds or new.state is not SegmentState.SEALED:
             raise IllegalTransition(f"segment {new.seq} cannot become another segment")
-        puts: dict[str, Record] = {entry.key: sealed_record(segment, new, last.producers)}
+        changed = sealed_record(segment, new, last.producers)
+        if self._is_shared and new.slot != segment.slot:  # It was rewritten here.
+            own = self._node.replica
+            changed = msgspec.structs.replace(changed, replicas=(own.node,), isr=(own,))
+        puts: dict[str, Record] = {entry.key: changed}
         puts.update((other.key, deleted_record(record)) for other, record in others)
         compared = (entry, *(other for other, _ in others))
         self._txn([Compare.unchanged(each) for each in compared], puts)
@@ -530,14 +564,16 @@ class MetaShards(ShardRecords):
     def _meta_of(self, entry: Entry) -> SegmentMeta:
         return meta_of(segment_seq_of(entry.key), decode(entry, SegmentRecord), self._seen_by)
 
-    def _active(self, meta: SegmentMeta, leader: Replica | None = None) -> SegmentRecord:
-        leader = leader or self._node.replica
+    def _active(self, meta: SegmentMeta, replicas: tuple[Replica, ...] = ()) -> SegmentRecord:
+        """`replicas`: by default this node alone; the first one leads."""
+        replicas = replicas or (self._node.replica,)
         return SegmentRecord(
             state=SegmentState.ACTIVE,
             epoch=meta.epoch,
-            leader=leader.node,
-            replicas=(leader.node,),
-            isr=(leader,),
+            leader=replicas[0].node,
+            replicas=tuple(each.node for each in replicas),
+            isr=replicas,
+            opened=replicas if len(replicas) > 1 else (),
             start=meta.base_offset,
             created_ms=meta.created_ms,
             leader_epoch=meta.leader_epoch,
@@ -548,15 +584,6 @@ class MetaShards(ShardRecords):
         return self._clock.now_ms()
 
 
-def leads_alone(cache: MetaCache, record: ShardRecord, node: int) -> bool:
-    """Whether the node leads the shard and no other node has its active segment. Shards with more
-    replicas get their roles from the replication."""
-    if record.leader != node:
-        return False
-    entry = cache.get(segment_key(record.name, record.active))
-    return entry is None or len(decode(entry, SegmentRecord).replicas) <= 1
-
-
 def _in_part(name: str, error: FirnError) -> StorageFailed:
     """A change that needs several transactions failed after the first."""
     failure = StorageFailed(name, error.cause if isinstance(error, StorageFailed) else error)
@@ -564,11 +591,6 @@ def _in_part(name: str, error: FirnError) -> StorageFailed:
     return failure
 
 
-def _grave_key(key: str) -> str:
-    """The key of the grave of a segment's copy, which is kept after the shard is deleted."""
-    return TIER_GRAVES + key.removeprefix(SEGMENTS)
-
-
-def _parts(items: Sequence[str], size: int) -> Iterator[list[str]]:
+def _parts(items: Sequence[T], size: int) -> Iterator[list[T]]:
     for at in range(0, len(items), size):
         yield list(items[at : at + size])

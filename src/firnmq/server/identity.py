@@ -20,6 +20,7 @@ from firnmq.meta import Compare, Entry, MetaStore, NodeIdentity, register_node
 from firnmq.meta.records import (
     CLUSTER,
     NODES,
+    RANGES,
     SHARDS,
     Incarnation,
     NodeRecord,
@@ -43,6 +44,14 @@ class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     incarnation: int
     mark: int = 0
     """Of a cluster's node: goes up while the node stores something."""
+    made_in: int = 1
+    """The incarnation in which the directory was made: nothing that was synced is lost since."""
+    kept_since: int = 1
+    """The first incarnation after the last boot that found the directory in use: what was not
+    synced is there since."""
+    boot_id: str = ""
+    """Of the machine's present boot; empty once the directory was closed, with everything synced.
+    """
 
 
 def register_directory(
@@ -113,7 +122,8 @@ def _difference(meta: MetaStore, entry: Entry | None, known: DirectoryRecord | N
             return None if meta.get(CLUSTER) is None else "the metadata is a cluster's"
         return "the metadata is gone, or it is a cluster's: then start it with [cluster]"
     if known is None:
-        return "the key-value store is gone" if meta.range(SHARDS).entries else None
+        has_shards = meta.range(SHARDS).entries or meta.range(RANGES).entries
+        return "the key-value store is gone" if has_shards else None
     if entry.value != known.directory_id.encode():
         return "the metadata is of another data directory"
     life = meta.get(incarnation_key(known.node))

@@ -24,6 +24,7 @@ from firnmq.adapter import (
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.adapter.forwarding import ShardFollower
 from firnmq.adapter.holders import HolderService, PeerMedium
+from firnmq.adapter.manager import check_alone
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
@@ -41,6 +42,7 @@ from firnmq.disk.reserve import Reserve, disk_bytes
 from firnmq.engines import CompactionCounts, Engine, ShardState
 from firnmq.engines.catalog.segments import SegmentState
 from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.due import DueTimes
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.media.durable import ByteLayout, DurableBackend
 from firnmq.engines.media.files import segment_engine, segment_layout
@@ -49,6 +51,7 @@ from firnmq.engines.media.layouts import LayoutByMedium, SharedFile
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.media.snapshots import SnapshotFiles
+from firnmq.engines.replicas.continuity import Continuity
 from firnmq.engines.replicas.node import NodeReplicas
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
@@ -114,10 +117,12 @@ class LocalStore:
         self.member = member
         self._replication = replication
         self._cold = cold
-        self._peers: PeerMedium | None = None
+        self.peers: PeerMedium | None = None
+        """Reads segments that other nodes hold."""
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
         self._tells_of_no_store = False
+        self._has_opened = False
         self.tier: Tier | None = None
         self.path = path
         self.config = config or StoreConfig()
@@ -150,7 +155,11 @@ class LocalStore:
             else:
                 self.node = member.join(path, self.kv, self.meta, self.clock)
                 opened.callback(member.mark.close)
+            self.continuity = Continuity(self.kv, self.node.incarnation)
+            """Since when nothing was lost of what this directory has."""
+            opened.callback(self._note_synced)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
+            self._has_opened = True
             self.guard.look()
             if background:
                 opened.callback(Housekeeper(self).stop)
@@ -176,6 +185,14 @@ class LocalStore:
         (self.path / DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
         if self.member is None:
             (self.path / META_NAME).touch(mode=PRIVATE_FILE)
+
+    def _note_synced(self) -> None:
+        """The logs are closed. Those that failed may lack what they had not synced."""
+        if self._has_opened and not self.replicas.has_failed:
+            try:
+                self.continuity.close()
+            except FirnError as error:
+                _log.warning("clean_end_not_noted", error=str(error))
 
     def file_statistics(self) -> FileStatistics:
         return self.files.statistics()
@@ -204,22 +221,36 @@ class LocalStore:
         return self.tier.mover
 
     def stored_bytes(self) -> int:
-        """Bytes of this node's shards. An active segment counts once its log is open."""
+        """Bytes of the segments that this node has. An active one counts once its log is open."""
+        total = 0
         sealed: dict[str, int] = {}
         for entry in self.cache.below(SEGMENTS):
             record = decode(entry, SegmentRecord)
-            if record.is_local and record.state is not SegmentState.DELETED:
+            if record.state is not SegmentState.DELETED:
                 shard = shard_of_segment(entry.key)
                 sealed[shard] = sealed.get(shard, 0) + record.length
-        total = 0
-        for spec in self.shards.shards():
-            engine = self.engines[spec.config.storage_type]
-            if not engine.is_open(spec.name):
-                total += sealed.get(spec.name, 0)
-                continue
-            with suppress(FirnError):  # It is being deleted, or cannot be read.
-                total += engine.status(spec.name).length_bytes
+                if self.shards.has_here(record):
+                    total += record.length
+        for engine in self.engines.values():
+            for shard in engine.opened():
+                with suppress(FirnError):  # It is being deleted, or cannot be read.
+                    length = engine.status(shard).length_bytes
+                    total += max(length - sealed.get(shard, 0), 0)
         return total
+
+    def _find_shard(self, name: str) -> ShardSpec | None:
+        """A shard of this node."""
+        found = (engine.find_shard(name) for engine in self.engines.values())
+        return next((spec for spec in found if spec is not None), None)
+
+    def report_load(self) -> None:
+        """Tells the other nodes of a cluster, now and then, how much this one holds."""
+        if self.member is None:
+            return
+        cluster = self.member.cluster
+        if cluster.registration is not None and cluster.loads.is_due:
+            free_bytes = self.guard.free_bytes
+            cluster.loads.report(cluster.registration, self.stored_bytes(), free_bytes)
 
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them, in shards that this
@@ -280,7 +311,9 @@ class LocalStore:
         self._log_engines = {
             StorageType.MEMORY.value: memory,
             StorageType.ROCKSDB.value: self._durable(rocksdb_engine, backend, judges),
-            StorageType.SEGMENT.value: self._durable(segment_engine, backend, judges),
+            StorageType.SEGMENT.value: self._durable(
+                partial(segment_engine, open_max=config.open_shards), backend, judges
+            ),
         }
         self.engines: dict[str, Engine] = {**self._log_engines}
         segments = self._log_engines[StorageType.SEGMENT.value]
@@ -288,9 +321,11 @@ class LocalStore:
         """Logs of shards with other replicas, for the driver of replication."""
         if self.member is not None:
             self.member.move_by(self.catalog, self.engines, self._snapshots)
+            self.rolls.placing = self.member.mover
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
+            find=self._find_shard,
             layouts=layouts,
             directory=path / SEGMENT_DIRECTORY,
             shared=self.shared,
@@ -330,8 +365,8 @@ class LocalStore:
             opened.callback(self.tier.close)
             self._cold = self.tier.cold
         if self.member is not None:
-            self._peers = PeerMedium(self.member.cluster, self.path, is_appending, append_count)
-            opened.callback(self._peers.close)
+            self.peers = PeerMedium(self.member.cluster, self.path, is_appending, append_count)
+            opened.callback(self.peers.close)
 
     def _backend(self, layouts: dict[str, ByteLayout]) -> DurableBackend:
         return DurableBackend(
@@ -343,8 +378,9 @@ class LocalStore:
             self._cold,
             self._replication,
             shared=self.shared,
+            due=DueTimes(self.kv, self.config.producer_expiration_ms),
             snapshots=self._snapshots,
-            peers=self._peers,
+            peers=self.peers,
         )
 
     def _open_shared(self, opened: ExitStack) -> None:
@@ -354,7 +390,7 @@ class LocalStore:
             self.files,
             self.kv,
             lane_count=self.config.io_workers,
-            shard_uids=set(self.shards.kept_here().values()),
+            shard_uids=self.shards.uids(),
             file_bytes=min(
                 self.config.shared_file_bytes, disk_bytes(self.path) // _SHARED_FILES_MIN
             ),
@@ -391,8 +427,14 @@ class LocalStore:
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
         member.mark.start(lambda: self.pool.turn_count)
-        holder = HolderService(member.cluster, self.catalog, self._durable_backend.open_segment)
+        backend = self._durable_backend
+        assert backend.snapshots is not None
+        holder = HolderService(
+            member.cluster, self.catalog, backend.open_segment, backend.snapshots.read_packed
+        )
         opened.callback(holder.close)
+        member.replicate(self.replicas, self.catalog, self.clock)
+        opened.callback(member.replication.close)
         member.serve(self.catalog, drivers, follower, holder)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
@@ -443,9 +485,18 @@ class LocalStore:
             {name: self._factory(name) for name in self.engines},
             on_options=self._judge_tiering,
             shard_count_max=self.config.shard_count_max,
+            shared_shard_count_max=self._shared_shard_count_max(),
             cluster_claim=None if self.member is None else self.member.cluster.claim_topic,
+            with_replicas=(
+                check_alone if self.member is None else self.member.cluster.with_replicas
+            ),
         )
         opened.callback(self.manager.close)
+
+    def _shared_shard_count_max(self) -> int:
+        """In a cluster each of these shards has its own records too."""
+        config = self.config
+        return config.shard_count_max if self.member else config.shared_shard_count_max
 
     def _begin_tiering(self, opened: ExitStack, *, moves: bool) -> None:
         if self.tier is not None:

@@ -6,17 +6,22 @@ of deletions are derived from the log, but for those that it has no entry of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from firnmq.config import TopicConfig
-from firnmq.disk import KeyValueStore
+from firnmq.disk import Family, KeyValueStore
+from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.segments import SegmentMeta, Successor
 from firnmq.engines.deletion.retired import Retired
 from firnmq.engines.deletion.rows import DeletionRows
 from firnmq.errors import NotLeader
 from firnmq.record.deletion import Deletion
+
+SHARD_KEY = struct.Struct(">I")
+"""How keys of the rows of a shard begin: its uid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,8 @@ class ShardSpec:
     """Of its leader, written into batches."""
     revision: int = 0
     """Of the topic's record that `config` was taken from. An older record never replaces it."""
+    is_ranged: bool = False
+    """One of a range: there may be a million, so its log is closed when others are used."""
 
 
 class ShardCatalog(Protocol):
@@ -47,10 +54,28 @@ class ShardCatalog(Protocol):
         With a topic, its options are theirs; they are not kept again with every shard.
         """
 
+    def add_range(
+        self, topic_id: str, seqs: range, config: TopicConfig
+    ) -> tuple[ShardRange, ...] | None:
+        """Registers a topic's shards with these seqs as one fact, each with an empty active
+        segment; None if the catalog has to keep them one by one."""
+
+    def ranges(self) -> list[tuple[ShardRange, TopicConfig]]: ...
+
+    def uids(self) -> Collection[int]:
+        """The numbers of all shards."""
+
+    def has_records(self, uid: int) -> bool:
+        """Whether more is kept of a shard than its range."""
+
+    def recorded_uids(self, shards: ShardRange) -> Iterable[int]:
+        """Those of a range that have rolled, or whose start has moved."""
+
     def reconfigure(self, spec: ShardSpec) -> None:
         """Keeps a shard's other options, unless they are its topic's."""
 
-    def shards(self) -> list[ShardSpec]: ...
+    def shards(self) -> list[ShardSpec]:
+        """Those that are in no range."""
 
     def remove_shards(self, names: Iterable[str]) -> None:
         """Forgets shards and their chains; those that are not there are passed over."""
@@ -70,6 +95,10 @@ class ShardCatalog(Protocol):
     ) -> SegmentMeta:
         """Seals the active segment and makes the next one active; that one as it is now. With a
         successor another node leads it, under the next epoch of the shard."""
+
+    @property
+    def own_holders(self) -> tuple[int, ...]:
+        """The holders of a segment that this node alone has; none where the node is alone."""
 
     def not_led(self, uid: int) -> NotLeader:
         """The error for what only the shard's leader does, which another node is."""
@@ -136,10 +165,14 @@ class ShardState:
         self.add_shards = catalog.add_shards
         self.reconfigure = catalog.reconfigure
         self.shards = catalog.shards
+        self.add_range = catalog.add_range
+        self.ranges = catalog.ranges
+        self.uids = catalog.uids
         self.chain = catalog.chain
         self.active_seq = catalog.active_seq
         self.start_offset = catalog.start_offset
         self.not_led = catalog.not_led
+        self.own_holders = catalog.own_holders
         self.lake_end = catalog.lake_end
         self.has_lake = catalog.has_lake
         self.deletions = DeletionRows(kv, catalog.has_lake)
@@ -150,16 +183,34 @@ class ShardState:
         self.dead_copies = catalog.dead_copies
         self.forget_copy = catalog.forget_copy
 
-    def remove_shards(self, names: Sequence[str], specs: Sequence[ShardSpec]) -> None:
+    def uids_with_data(self, shards: ShardRange) -> Iterator[int]:
+        """The uids of those shards of a range that may have records."""
+        yield from self.catalog.recorded_uids(shards)
+        first_uid, end_uid = shards.uids
+        while rows := self._kv.items(
+            Family.LOCATIONS, SHARD_KEY.pack(first_uid), SHARD_KEY.pack(end_uid), 1
+        ):
+            (uid,) = SHARD_KEY.unpack_from(rows[0][0])
+            yield uid
+            first_uid = uid + 1
+
+    def remove_shards(
+        self,
+        names: Sequence[str],
+        specs: Sequence[ShardSpec],
+        ranges: Sequence[ShardRange] = (),
+    ) -> None:
         """Forgets shards and everything kept for them here, as far as anything is."""
-        self.forget_here(specs)
+        self.forget_here(specs, ranges)
         self.catalog.remove_shards(names)
 
-    def forget_here(self, specs: Sequence[ShardSpec]) -> None:
+    def forget_here(self, specs: Sequence[ShardSpec], ranges: Sequence[ShardRange] = ()) -> None:
         """Forgets everything that is kept for shards here; the catalog stays as it is."""
         with self._kv.batch() as batch:
             for spec in specs:
-                self.deletions.remove_shard(batch, spec.uid)
+                self.deletions.remove_shards(batch, spec.uid, spec.uid + 1)
+            for each in ranges:
+                self.deletions.remove_shards(batch, each.first_uid, each.end_uid)
         self._kv.sync()
 
     def roll(

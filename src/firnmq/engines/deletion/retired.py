@@ -152,11 +152,11 @@ class RetiredDeletions:
                 if not 0 < number <= last:
                     yield f"a deletion kept for the table has number {number}, the last is {last}"
 
-    def forget(self, batch: KvBatch, uid: int) -> None:
-        """Has the batch remove everything of a shard that is no more."""
+    def forget(self, batch: KvBatch, first_uid: int, end_uid: int) -> None:
+        """Has the batch remove everything of shards that are no more: those with uids in
+        [first_uid, end_uid)."""
         for kind in (_HOLE, _KEY, _NUMBER):
-            prefix = kind + _U32.pack(uid)
-            batch.delete_range(Family.STATE, prefix, after(prefix))
+            batch.delete_range(Family.STATE, kind + _U32.pack(first_uid), kind + _U32.pack(end_uid))
 
     def _number(self, uid: int) -> int:
         raw = self._kv.get(Family.STATE, _NUMBER + _U32.pack(uid))

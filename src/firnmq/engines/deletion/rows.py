@@ -45,12 +45,12 @@ class DeletionRows:
         retired = self.retired.read(uid)
         return offsets | retired.holes, merged_keys(keys, retired.dead_keys)
 
-    def remove_shard(self, batch: KvBatch, uid: int) -> None:
-        """Has the batch remove what is beside the index of a shard that is no more."""
+    def remove_shards(self, batch: KvBatch, first_uid: int, end_uid: int) -> None:
+        """Has the batch remove what is beside the index of shards that are no more: those with uids
+        in [first_uid, end_uid)."""
         for kind in (_OFFSET, _KEY):
-            prefix = kind + _U32.pack(uid)
-            batch.delete_range(Family.STATE, prefix, after(prefix))
-        self.retired.forget(batch, uid)
+            batch.delete_range(Family.STATE, kind + _U32.pack(first_uid), kind + _U32.pack(end_uid))
+        self.retired.forget(batch, first_uid, end_uid)
 
     # Copies of the log's entries ------------------------------------------------------------------
 

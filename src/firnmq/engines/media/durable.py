@@ -7,21 +7,26 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from firnmq.clock import Clock
-from firnmq.config import Durability, StorageType
+from firnmq.config import Durability, StorageType, TopicConfig
 from firnmq.disk import Family, IoPool, KeyValueStore
+from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.segments import Frame, Rows, Segment, SegmentBytes, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.stored_copy import StoredCopy, drop_strays_of
 from firnmq.engines.deadlines import Deadlines
+from firnmq.engines.due import DueTimes
 from firnmq.engines.inline import InlineAppends, may_run_turn
 from firnmq.engines.media.layouts import SharedFile
+from firnmq.engines.media.layouts.shared_file.rows import shard_rows
 from firnmq.engines.media.snapshots import SnapshotFiles
 from firnmq.engines.shardlog import Append, ShardLog, open_log, truncate_log
 from firnmq.engines.shardlog.log import STORAGE_ERRORS
 from firnmq.engines.shardlog.producers import Producer, ProducerStates, pack_aborted, unpack_aborted
+from firnmq.engines.shardlog.recovery import empty_log
 from firnmq.engines.shardlog.replica import ReplicaId
 from firnmq.engines.shardlog.rolling import ParkingBudget
 from firnmq.engines.shardlog.rolling.driver import RollDriver
+from firnmq.engines.shardlog.rolling.state import RollState
 from firnmq.engines.shardlog.rolling.steps import Move, unchanging
 from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.engines.shardlog.watermark import Replication
@@ -66,6 +71,9 @@ class ByteLayout(Protocol):
     def drop_shard(self, spec: ShardSpec) -> None:
         """Removes every byte of a shard, whatever state it is in."""
 
+    def drop_range(self, shards: ShardRange) -> None:
+        """Removes every byte of the shards of a range."""
+
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         """Removes bytes that belong to none of the shard's segments."""
 
@@ -86,12 +94,14 @@ class DurableBackend:
         parking: ParkingBudget | None = None,
         shared: SharedFile | None = None,
         snapshots: SnapshotFiles | None = None,
+        due: DueTimes | None = None,
         peers: RemoteMedium | None = None,
     ) -> None:
-        """`shared` writes the frames of topics with segment.layout=shared-file. `peers` reads
-        segments that other nodes hold."""
+        """`due` keeps when upkeep has to visit shards of ranges. `shared` writes the frames of
+        topics with segment.layout=shared-file. `peers` reads segments that other nodes hold."""
         self._peers = peers
         self._shared = shared
+        self.due = due
         self.snapshots = snapshots
         self.health = health
         self.parking = parking or ParkingBudget(PARKED_BYTES, PARKED_REQUESTS)
@@ -142,7 +152,9 @@ class DurableBackend:
                 frames += log.rows.frames
                 has_durable_frames = has_durable_frames or log.wants_sync
             entries += log.staged_entries()
+        due = [] if self.due is None else self.due.rows_of_turn(logs)
         with self._written(frames, durable=has_durable_frames) as locations:
+            locations = [*due, *locations] if due else locations
             if len(entries) > SLICE_ENTRIES:
                 of_families = {Family.MESSAGES: rows, Family.LOCATIONS: locations}
                 write_in_slices(self._kv, of_families, entries, _base_offsets(logs))
@@ -181,6 +193,16 @@ class DurableBackend:
     def commit_entries(self, entries: list[tuple[bytes, bytes]]) -> None:
         with self._kv.batch() as batch:
             batch.put_many(Family.INDEX, entries)
+
+    def is_untouched(self, spec: ShardSpec) -> bool:
+        """Whether nothing was ever stored of a shard of a range, neither here nor in the
+        catalog."""
+        uid = spec.uid
+        return not (
+            self.state.catalog.has_records(uid)
+            or self._kv.items(Family.LOCATIONS, *shard_rows(uid), 1)
+            or self._kv.items(Family.INDEX, *shard_range(uid), 1)
+        )
 
     def load_producers(self, spec: ShardSpec) -> ProducerStates:
         rows = self._kv.items(Family.INDEX, *producer_range(spec.uid))
@@ -231,6 +253,13 @@ class DurableBackend:
     def sync_index(self) -> None:
         self._kv.sync()
 
+    def settle_index(self) -> None:
+        """Makes what the index says now durable. A database that failed is reopened first, without
+        writes whose sync failed: so this is for what is read afterwards."""
+        with self._kv.batch():
+            pass
+        self._kv.sync()
+
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         if not segment.meta.is_local:
             if segment.meta.holders:
@@ -261,6 +290,29 @@ class DurableBackend:
         with self._kv.batch() as batch:
             batch.delete_range(Family.INDEX, *shard_range(spec.uid))
 
+    def drop_range(self, shards: ShardRange, config: TopicConfig) -> None:
+        """The same for the shards of a range, at a cost that depends on what they have stored."""
+        self._layouts[config.storage_type].drop_range(shards)
+        with self._kv.batch() as batch:
+            lower, _ = shard_range(shards.first_uid)
+            batch.delete_range(Family.INDEX, lower, shard_range(shards.end_uid)[0])
+
+
+def _is_idle(log: ShardLog) -> bool:
+    """Whether no caller would miss the log if it was opened again. The lock is held."""
+    return not (
+        log.refusal is not None
+        or log.is_changing
+        or log.wants_roll
+        or log.rolling.state is not RollState.IDLE
+        or log.parked
+        or log.watchers.has_any
+        or log.has_pending
+        or log.rows
+        or log.leftovers
+        or log.upkeep.locked()
+    )
+
 
 def _base_offsets(logs: list[ShardLog]) -> dict[bytes, int]:
     """Where the active segments begin, by the keys of their checkpoints."""
@@ -285,8 +337,14 @@ class DurableKeeper:
         if failed is not None:
             with unchanging(failed):
                 pass  # The metadata must not change any more.
+        elif spec.is_ranged and self._backend.is_untouched(spec):
+            log = empty_log(spec, self._backend, self._backend.state.chain(spec.uid)[0])
+            log.parked.resume = self._pool.lane(spec.uid).resume
+            return log
         found = open_log(spec, self._backend, self._backend.state, failed)
         found.log.parked.resume = self._pool.lane(spec.uid).resume
+        if spec.is_ranged and self._backend.due is not None:
+            self._backend.due.load(found.log)
         if found.cut_bytes:
             _log.warning("tail_cut", shard=spec.name, cut_bytes=found.cut_bytes)
         return found.log
@@ -343,6 +401,25 @@ class DurableKeeper:
 
     def drop_shard(self, spec: ShardSpec, log: ShardLog | None) -> None:
         self._backend.drop_shard(spec)
+
+    def drop_range(self, shards: ShardRange, config: TopicConfig) -> None:
+        self._backend.drop_range(shards, config)
+
+    def may_close(self, log: ShardLog) -> bool:
+        """What durability=os has not synced is left to the system: an opening finds it."""
+        if log.replication is not None or not log.lock.acquire(blocking=False):
+            return False
+        try:
+            if not _is_idle(log):
+                return False
+            if log.has_late_checkpoint:
+                log.commit_checkpoint()
+            return True
+        except STORAGE_ERRORS as error:
+            log.fail(error)
+            return False
+        finally:
+            log.lock.release()
 
     def keep(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         self._backend.drop_strays(spec, metas)

@@ -33,7 +33,7 @@ from firnmq.engines.shardlog.replica import (
 )
 from firnmq.engines.shardlog.replica_recovery import is_complete, open_replica
 from firnmq.engines.shardlog.rolling import RollMachine
-from firnmq.errors import Closed, FirnError
+from firnmq.errors import Closed, FirnError, StorageFailed
 
 
 class NodeReplicas:
@@ -98,6 +98,7 @@ class NodeReplicas:
             return replica.reached if replica.id.seq == seq else None
 
     def tail_of(self, spec: ShardSpec, chain: Sequence[SegmentMeta]) -> SegmentMeta | None:
+        self._backend.settle_index()  # What is found complete must be so after a power cut.
         held = [each for each in chain if each.is_local and each.state is not SegmentState.DELETED]
         tail = None
         for meta in reversed(held):
@@ -270,6 +271,12 @@ class NodeReplicas:
 
     def log_of(self, uid: int) -> ShardLog | None:
         return self._by_uid.get(uid)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether storage failed of a log that was not opened again."""
+        logs = list(self._by_uid.values())
+        return any(isinstance(each.refusal, StorageFailed) for each in logs)
 
     # Upkeep --------------------------------------------------------------------------------------
 

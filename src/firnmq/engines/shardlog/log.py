@@ -37,6 +37,7 @@ from firnmq.engines.shardlog.rolling.machine import LogClosed, RollMachine
 from firnmq.engines.shardlog.rolling.parked import ParkedAppends
 from firnmq.engines.shardlog.rolling.steps import is_old
 from firnmq.engines.shardlog.tail import Tail, chained
+from firnmq.engines.shardlog.use import LogUse
 from firnmq.engines.shardlog.view import View
 from firnmq.engines.shardlog.watchers import shown_alone
 from firnmq.engines.shardlog.watermark import HighWatermark, PendingPoint, complete
@@ -71,7 +72,6 @@ class ShardLog(HighWatermark):
         "cut_count",
         "hints",
         "is_changing",
-        "is_left_to_system",
         "known",
         "leftovers",
         "lock",
@@ -88,6 +88,7 @@ class ShardLog(HighWatermark):
         "synced",
         "tail",
         "upkeep",
+        "use",
         "wants_roll",
     )
 
@@ -129,14 +130,12 @@ class ShardLog(HighWatermark):
         self.known = KnownBytes(tail.segment.meta.seq, Point(tail.next_offset, tail.position))
         """What can be given out without being read."""
         self.cut_count = 0
-        """Goes up when a truncation begins and when it ends: odd while bytes and index are in
-        between; and by two when segments were replaced."""
+        """Odd while a truncation is under way; goes up by two when segments were replaced."""
         self.cold_end_offset = max(
             (each.meta.end_offset for each in segments if not each.meta.is_local), default=0
         )
         """Nothing from here on is only in the object store."""
-        self.is_left_to_system = False
-        """Its handler syncs it and stores its checkpoint when it closes, if nothing did before."""
+        self.use = LogUse()
         self.refusal: FirnError | None = None
         """Why nothing can be appended any more: storage failed or the shard was deleted."""
         self.leftovers = changes.Leftovers()
@@ -157,6 +156,7 @@ class ShardLog(HighWatermark):
     def stage(self, requests: list[Append]) -> Sequence[Append]:
         """Numbers the requests' records and hands their bytes to the active segment. Returns the
         last ones if they do not fit, and must wait for the next segment."""
+        self.use.note_changed()
         now_ms = self.backend.clock.now_ms()
         if is_old(self):
             self.wants_roll = True

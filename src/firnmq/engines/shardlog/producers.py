@@ -296,6 +296,12 @@ class ProducerStates:
         ]
         return True
 
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the producer that is silent for longest stored something, or earlier; None if there
+        is none."""
+        return self._oldest_ms if self._by_id else None
+
     def forget_idle(self, idle_ms: int, now_ms: int) -> list[int]:
         """Drops producers without an open transaction that stored nothing for so long; their ids.
 

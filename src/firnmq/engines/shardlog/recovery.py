@@ -107,6 +107,20 @@ def open_log(
     return Recovered(log, scanned, cut)
 
 
+def empty_log(spec: ShardSpec, backend: Backend, meta: SegmentMeta) -> ShardLog:
+    """The log of a shard of which nothing was ever stored, with its first segment."""
+    segment = Segment(meta, backend.open_bytes(spec, meta), backend.open_index(spec, meta))
+    return ShardLog(
+        spec,
+        backend,
+        segments=(segment,),
+        tail=Tail(segment, next_offset=meta.base_offset),
+        start_offset=meta.base_offset,
+        deletions=Deletions({}),
+        producers=ProducerStates([], []),
+    )
+
+
 def truncate_log(
     log: ShardLog, backend: Backend, state: ShardState | None, offset: int, position: int
 ) -> None:
@@ -238,7 +252,7 @@ class Before(NamedTuple):
         active = segments[-1].meta
         last = segments[-2].meta if len(segments) > 1 else None
         # The holders of a segment are known in a cluster alone.
-        is_ours = not active.holders or active.leader_epoch == 0
+        is_ours = not active.holders or active.leader_epoch == 0 or active.base_offset == 0
         if last is not None:
             is_ours = is_ours or last.is_led
         return cls(start_offset, () if last is None else last.transactions, not is_ours)
@@ -319,6 +333,9 @@ class TailScan:
                 run = stream.judge(buffer)
                 if run is not None:
                     for entry in run.entries:
+                        if self._is_of_earlier_segment(entry):
+                            self.scanned_bytes += self.tail.position - start
+                            return
                         self._take(run.batch(entry), entry)
                 if stream.stop is not None:
                     break
@@ -328,6 +345,11 @@ class TailScan:
                 break
             position = stream.position
         self.scanned_bytes += stream.position - start
+
+    def _is_of_earlier_segment(self, entry: BatchEntry) -> bool:
+        """A replica of a segment that was sealed where it began may still have bytes here, in the
+        place of the segment that begins there now. That has another leader epoch."""
+        return self._has_replicas and entry.leader_epoch != self._segment.meta.leader_epoch
 
     def finish(self) -> None:
         """Commits what is left, with a checkpoint at the end."""

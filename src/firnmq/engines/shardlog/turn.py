@@ -158,9 +158,9 @@ class LogTurnHandler:
         if has_unsynced and config.durability is Durability.INTERVAL:
             due = time.monotonic() + config.durability_interval_ms / 1000
             self._unsynced.setdefault(log, due)
-        elif not log.is_left_to_system and (has_unsynced or log.has_late_checkpoint):
+        elif not log.use.is_left_to_system and (has_unsynced or log.has_late_checkpoint):
             self._left_to_system.add(log)
-            log.is_left_to_system = True
+            log.use.is_left_to_system = True
 
     def _sync_quietly(self, log: ShardLog) -> None:
         """A failed late sync closes the shard; its next writer is told."""

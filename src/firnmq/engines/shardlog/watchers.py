@@ -57,6 +57,10 @@ class Watchers:
             self._tickets.append(ticket)
             return True
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._tickets)
+
     def remove(self, ticket: Ticket[None]) -> None:
         with self._lock:
             if ticket in self._tickets:

@@ -51,6 +51,7 @@ class Verifier:
         *,
         kv: KeyValueStore,
         state: ShardState,
+        find: Callable[[str], ShardSpec | None],
         layouts: Mapping[str, ByteLayout],
         directory: Path,
         shared: SharedFile,
@@ -58,13 +59,15 @@ class Verifier:
         wait_for_roll: Callable[[ShardSpec], None],
         shown_length: Callable[[ShardSpec], int | None],
     ) -> None:
-        """`layouts` by storage type; `directory` holds the segment files of all shards;
+        """`find` gives a shard by its name; `layouts` by storage type;
+        `directory` holds the segment files of all shards;
         `memory_log` gives the log of a memory shard, which is nowhere but in the process;
         `wait_for_roll` returns when no roll of a shard is wanted or under way;
         `shown_length` gives the bytes of a shard's active segment below the high watermark, None if
         all of them are."""
         self._kv = kv
         self._state = state
+        self._find = find
         self._layouts = layouts
         self._directory = directory
         self._shared = shared
@@ -84,11 +87,10 @@ class Verifier:
         that is given.
         """
         notes = Notes(shard)
-        specs = {spec.name: spec for spec in self._state.shards()}
-        if shard not in specs:
+        spec = self._find(shard)
+        if spec is None:
             notes.add(FindingKind.CHAIN, "the topic has this shard, the store has not", "metadata")
             return notes.verification(0)
-        spec = specs[shard]
         self._wait_for_roll(spec)
         try:
             segments = self._segments(spec)
@@ -155,17 +157,17 @@ class Verifier:
     def size_bytes(self, shard: str, *, with_cold: bool = False) -> int:
         """Bytes that checking the shard will read, for a progress bar over many shards; also what
         is only in the object store, if that is to be read."""
-        for spec in self._state.shards():
-            if spec.name == shard:
-                try:
-                    segments = self._segments(spec)
-                    cold = [s.meta for s in segments if with_cold and not s.meta.is_local]
-                    return sum(map(bytes_to_check, segments)) + sum(
-                        meta.length + (meta.tier.index_length if meta.tier else 0) for meta in cold
-                    )
-                except Corruption:
-                    return 0  # Checking it will say so.
-        return 0
+        spec = self._find(shard)
+        if spec is None:
+            return 0
+        try:
+            segments = self._segments(spec)
+            cold = [s.meta for s in segments if with_cold and not s.meta.is_local]
+            return sum(map(bytes_to_check, segments)) + sum(
+                meta.length + (meta.tier.index_length if meta.tier else 0) for meta in cold
+            )
+        except Corruption:
+            return 0  # Checking it will say so.
 
     def outside_shards(self) -> Iterator[Finding]:
         """Directories among the segment files that belong to no shard, and shared files of which
@@ -179,11 +181,10 @@ class Verifier:
                 kind=FindingKind.FILE_MISSING if fault.is_missing else FindingKind.ORPHAN,
                 message=fault.reason,
             )
-        names = {spec.name for spec in self._state.shards()}
         if not self._directory.is_dir():
             return
         for path in sorted(self._directory.iterdir()):
-            if path.name not in names:
+            if self._find(path.name) is None:
                 yield Finding(
                     shard=path.name,
                     segment_seq=None,

@@ -18,7 +18,15 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from firnmq.config import Durability, StorageType
-from firnmq.errors import FirnError, InvalidArgument, ShardNotFound, TopicNotFound
+from firnmq.errors import (
+    FirnError,
+    InvalidArgument,
+    NodeUnavailable,
+    NotLeader,
+    PeerTimedOut,
+    ShardNotFound,
+    TopicNotFound,
+)
 from firnmq.lake.plans.plan import (
     OFFSET_END,
     Plan,
@@ -38,6 +46,8 @@ _RECORD_BYTES_GUESS: Final = 256
 """Offsets per part of a shard, if only its leader knows the segments."""
 _NO_SUCH_PATH: Final = "NoSuchPath"
 """The answer of an older node, which cannot make plans."""
+_AWAY: Final = (NodeUnavailable.__name__, NotLeader.__name__, PeerTimedOut.__name__)
+"""The leader of a shard is away: it cannot be read in any other way, either."""
 _WILDCARDS: Final = ("0.0.0.0", "::", "[::]")
 
 
@@ -171,7 +181,8 @@ def _node_plan(options: Mapping[str, str], wanted: Wanted) -> Plan:
                 # Who gave neither address nor token meant to use the Kafka listener alone.
                 is_told = not options.get("admin") and "admin.token" not in options
                 is_closed = error.status == 401 and is_told
-                if error.status < 500 and error.kind != _NO_SUCH_PATH and not is_closed:
+                is_final = error.status < 500 and error.kind != _NO_SUCH_PATH and not is_closed
+                if is_final or error.kind in _AWAY:
                     raise
                 reason = str(error)
         if wanted.is_durable:

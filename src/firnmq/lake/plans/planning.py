@@ -75,6 +75,24 @@ def plan_topic(
     )
 
 
+def merged(own: Plan, parts: Iterable[Plan]) -> Plan:
+    """The plans of several nodes as one; `own` is of the node that is asked. Files of nodes on
+    other machines are left out: their bytes are had from the object store or their node."""
+    shards: dict[int, ShardPlan] = {}
+    for part in parts:
+        for each in part.shards:
+            shards[each.shard] = each if part.machine == own.machine else _without_files(each)
+    return msgspec.structs.replace(own, shards=tuple(shards[number] for number in sorted(shards)))
+
+
+def _without_files(plan: ShardPlan) -> ShardPlan:
+    segments = (
+        msgspec.structs.replace(each, path=None, file_id=None, file_length=None)
+        for each in plan.segments
+    )
+    return msgspec.structs.replace(plan, segments=tuple(segments))
+
+
 def _plan_shard(
     topic: Topic, shard: int, engine: ReadEngine, wanted: Wanted, leader: str | None, directory: str
 ) -> ShardPlan:

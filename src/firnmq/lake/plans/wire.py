@@ -433,15 +433,26 @@ class WireClient:
             part.last_stable_offset,
         )
 
-    def broker_config(self, name: str, address: str | None = None) -> str | None:
-        """A setting that a node shows to its clients, None if it has none of this name."""
+    def broker_config(self, name: str) -> str | None:
+        """A setting that a node shows to its clients, None if it has none of this name. Of several
+        nodes, the first that answers."""
         from kafka.protocol.metadata import MetadataRequest
 
-        brokers = self.call(MetadataRequest(topics=[]), address, version_max=7).brokers
-        if not brokers:
-            return None
-        node = str(brokers[0].node_id)
-        return self._configs(_BROKER_RESOURCE, node, [name], address).get(name)
+        brokers = self.call(MetadataRequest(topics=[]), version_max=7).brokers
+        if len(brokers) == 1:
+            return self._configs(_BROKER_RESOURCE, str(brokers[0].node_id), [name]).get(name)
+        unreachable: NodeUnreachable | None = None
+        for broker in brokers:  # Only the node itself tells of its settings.
+            address = f"{broker.host}:{broker.port}"
+            try:
+                found = self._configs(_BROKER_RESOURCE, str(broker.node_id), [name], address)
+            except NodeUnreachable as error:
+                unreachable = error
+            else:
+                return found.get(name)
+        if unreachable is not None:
+            raise unreachable
+        return None
 
     def topic_options(self, topic: str) -> dict[str, str | None]:
         """A topic's options that are needed to read its records; None for no limit."""

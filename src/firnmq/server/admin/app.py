@@ -27,6 +27,7 @@ from firnmq.server.admin.console.serving import (
 from firnmq.server.admin.console.views import ConsoleViews
 from firnmq.server.admin.elsewhere import Elsewhere
 from firnmq.server.admin.endpoint import Call, Endpoint
+from firnmq.server.admin.endpoints.cluster import ClusterAdmin
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
 from firnmq.server.admin.endpoints.rules import RuleAdmin
@@ -95,9 +96,9 @@ def admin_app(
         UserAdmin(parts.users, parts.broker),
         RuleAdmin(parts.rules),
         TierAdmin(parts, others),
-        LakeAdmin(parts),
+        LakeAdmin(parts, others),
         status,
-        reports.cluster,
+        ClusterAdmin(parts, reports),
         console,
     )
     console.samples.start()

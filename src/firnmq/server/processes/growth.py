@@ -30,11 +30,12 @@ from firnmq.engines.media.files.engine import SEGMENT_DIRECTORY, SHARED_DIRECTOR
 from firnmq.errors import Corruption, InvalidArgument
 from firnmq.eventlog import EventLogger
 from firnmq.meta import Compare, MetaStore, SqliteMetaStore
+from firnmq.meta.ranged import first_segment_of
 from firnmq.meta.records import (
     CLUSTER,
-    LAKE,
     NEXT_PRODUCER_ID,
     NODES,
+    RANGES,
     SEGMENTS,
     SHARDS,
     ClusterRecord,
@@ -42,6 +43,7 @@ from firnmq.meta.records import (
     Counter,
     Incarnation,
     MemberRecord,
+    RangeRecord,
     Record,
     Replica,
     SegmentRecord,
@@ -51,6 +53,8 @@ from firnmq.meta.records import (
     encode,
     incarnation_key,
     member_key,
+    segment_key,
+    shard_key,
 )
 from firnmq.nodefile import META_NAME
 from firnmq.server.cluster_tier import kept_claim
@@ -61,7 +65,7 @@ from firnmq.server.tier import CACHE_DIRECTORY
 
 _SECRET_BYTES = 32
 _PART = 5_000
-"""Records that one transaction changes."""
+"""Records that one transaction changes; even, see `_out_of_ranges`."""
 _MOVED = (
     *(DATABASE_DIRECTORY, SEGMENT_DIRECTORY, SHARED_DIRECTORY),
     *(CACHE_DIRECTORY, RESERVE_NAME),
@@ -81,9 +85,6 @@ def check_growth(directory: Path, node: int) -> None:
         if known is not None and known.node != node:
             text = f"{directory} is node {known.node}'s; processes are numbered from it on"
             raise InvalidArgument("kafka.node_id", text)
-        if meta.range(LAKE).entries:
-            text = "its topics have tables, which several processes do not keep yet"
-            raise InvalidArgument(str(directory), text)
 
 
 def make_directories(directory: Path, count: int) -> None:
@@ -116,8 +117,12 @@ def _convert(
 ) -> None:
     entry, _ = check_directory(directory, kv, meta)
     assert entry is not None
-    for part in _parts(_led_by(meta, node)):
-        meta.txn([Compare.unchanged(entry)], part)
+    for changes in (_out_of_ranges(meta, node), _led_by(meta, node)):
+        for part in _parts(changes):
+            meta.txn([Compare.unchanged(entry)], part)
+    ranges = [each.key for each in meta.range(RANGES).entries]
+    for at in range(0, len(ranges), _PART):  # Each of their shards has its own records now.
+        meta.txn([Compare.unchanged(entry)], {}, ranges[at : at + _PART])
     identity = entry.value.decode()
     life = meta.get(incarnation_key(node))
     last = 0 if life is None else decode(life, Incarnation).incarnation
@@ -141,6 +146,23 @@ def _convert(
         | kept_claim(identity),
         [entry.key, *listed],
     )
+
+
+def _out_of_ranges(meta: MetaStore, node: int) -> Iterator[tuple[str, bytes]]:
+    """The records of shards that have none of their own, because they are kept as ranges. Those of
+    one shard follow each other, and are in one part."""
+    recorded = {entry.key for entry in meta.range(SHARDS).entries}
+    for entry in meta.range(RANGES).entries:
+        each = decode(entry, RangeRecord)
+        segment = first_segment_of(each, Replica(node, 0))
+        for seq in range(each.count):
+            name = f"{each.topic_id}_{each.first_seq + seq}"
+            if shard_key(name) in recorded:
+                continue
+            uid = each.first_uid + seq
+            shard = ShardRecord(name=name, uid=uid, active=0, leader=node, topic_id=each.topic_id)
+            yield shard_key(name), encode(shard)
+            yield segment_key(name, 0), encode(segment)
 
 
 def _led_by(meta: MetaStore, node: int) -> Iterator[tuple[str, bytes]]:

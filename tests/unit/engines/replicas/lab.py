@@ -38,6 +38,7 @@ class Heard:
         self.staged_end: dict[ReplicaId, ReplicaEnd] = {}
         self.durable_end: dict[ReplicaId, ReplicaEnd] = {}
         self.turns: list[str] = []
+        self.is_asked_to_seal = False
         self.failures: list[tuple[ReplicaId, FirnError]] = []
         self.refused: Callable[[Acks], FirnError | None] = lambda _: None
         self.seals: Callable[[ReplicaId, Seal], Seal] = _not_asked
@@ -63,6 +64,9 @@ class Heard:
         return self.refused(acks)
 
     def seal(self, replica: ReplicaId, seal: Seal) -> Seal:
+        with self._changed:
+            self.is_asked_to_seal = True
+            self._changed.notify_all()
         return self.seals(replica, seal)
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
@@ -124,13 +128,17 @@ class Node:
         return b"".join(parts)
 
     def submit(self, batch: bytes, acks: Acks = Acks.ALL) -> Ticket[Appended]:
-        """Appends to a leader, and returns when the batch is durable here."""
+        """Appends to a leader, and returns when the batch is durable here, or when the segment is
+        to be sealed."""
         count = int.from_bytes(batch[57:61], "big")
         end = self.log.tail.next_offset + count
         ticket = run_blocking(self.lab.engine.submit(SHARD, batch, acks))
         mine = self.id
         self.heard.wait_until(
-            lambda: mine in self.heard.durable_end and self.heard.durable_end[mine].offset >= end
+            lambda: (
+                self.heard.is_asked_to_seal
+                or self.heard.durable_end.get(mine, ReplicaEnd(-1, 0)).offset >= end
+            )
         )
         return ticket
 
@@ -169,6 +177,14 @@ class Node:
 
 async def _ticket() -> Ticket[Reached]:
     return Ticket()
+
+
+def ticket_of(node: Node, data: bytes) -> Ticket[Reached]:
+    """Asks a node to stage batches, and does not wait."""
+    checked = check_batches(data, node.end, node.spec.config, node.log.spec.epoch)
+    ticket: Ticket[Reached] = run_blocking(_ticket())
+    node.lab.store.replicas.stage(node.id, checked, 0, ticket)
+    return ticket
 
 
 class Replicas:

@@ -9,6 +9,7 @@ from firnmq.config import StorageType
 from firnmq.disk import FileCache, IoPool
 from firnmq.engines.engine import LogEngine
 from firnmq.engines.gate import AppendGate
+from firnmq.engines.logs import OPEN_MAX
 from firnmq.engines.media.durable import DurableBackend, DurableKeeper
 from firnmq.engines.media.layouts import PartitionPerFile
 from firnmq.engines.shardlog import Append
@@ -32,6 +33,7 @@ def segment_engine(
     producer_expiration_ms: int,
     compaction_bytes: int,
     judges: Executor | None = None,
+    open_max: int = OPEN_MAX,
 ) -> LogEngine:
     keeper = DurableKeeper(StorageType.SEGMENT.value, backend, pool, rolls)
     return LogEngine(
@@ -43,4 +45,6 @@ def segment_engine(
         producer_expiration_ms=producer_expiration_ms,
         compaction_bytes=compaction_bytes,
         judges=judges,
+        open_max=open_max,
+        due=backend.due,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.segments import Medium, SegmentBytes, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.media.layouts.partition_per_file import PartitionPerFile
@@ -27,6 +28,10 @@ class LayoutByMedium:
     def drop_shard(self, spec: ShardSpec) -> None:
         self._files.drop_shard(spec)
         self._shared.drop_shard(spec)
+
+    def drop_range(self, shards: ShardRange) -> None:
+        self._files.drop_range(shards)
+        self._shared.drop_range(shards)
 
     def drop_strays(self, spec: ShardSpec, metas: Sequence[SegmentMeta]) -> None:
         self._files.drop_strays(spec, metas)

@@ -12,6 +12,7 @@ from typing import ClassVar
 from firnmq.disk import FileCache, FileRange, remove_tree
 from firnmq.disk.files import Buffer
 from firnmq.disk.preallocation import SMALL_APPEND_BYTES, Preallocation
+from firnmq.engines.catalog.ranges import ShardRange, ShardRanges
 from firnmq.engines.catalog.segments import Rows, SegmentGone, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.index import Point
@@ -39,6 +40,21 @@ class PartitionPerFile:
         finally:  # After the names, as in FileCache.remove.
             for path in paths:
                 self._files.forget(str(path))
+
+    def drop_range(self, shards: ShardRange) -> None:
+        """Removes whatever is in the directories of the shards of a range. Few have one: only a
+        roll makes it."""
+        if not self._directory.is_dir():
+            return
+        ranges = ShardRanges([shards])
+        for path in list(self._directory.iterdir()):
+            if ranges.find(path.name) is not None:
+                inside = list(path.iterdir())
+                try:
+                    remove_tree(path)
+                finally:
+                    for each in inside:
+                        self._files.forget(str(each))
 
     def drop_strays(self, spec: ShardSpec, metas: Iterable[SegmentMeta]) -> None:
         """Removes files that belong to none of the shard's segments.
@@ -100,6 +116,9 @@ class FileBytes:
 
     def preallocate(self, position: int) -> bool:
         return self._preallocation.extend(position)
+
+    def syncs_quickly(self, end: int) -> bool:
+        return self._preallocation.has_room(end) and self._files.syncs_quickly
 
     def release_preallocation(self, position: int) -> None:
         self._preallocation.release(position)

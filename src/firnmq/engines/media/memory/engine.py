@@ -11,9 +11,10 @@ from concurrent.futures import Executor
 from time import monotonic
 
 from firnmq.clock import Clock
-from firnmq.config import StorageType
+from firnmq.config import StorageType, TopicConfig
 from firnmq.disk import Family, KeyValueStore, Settlement, call_blocking
 from firnmq.disk.waiting import is_blocking
+from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.segments import Medium, Segment, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.compaction.stored_copy import drop_strays_of
@@ -324,6 +325,15 @@ class MemoryKeeper:
         self._layout.drop_shard(spec)
         with self._kv.batch() as batch:
             batch.delete_range(Family.INDEX, *shard_range(spec.uid))
+
+    def drop_range(self, shards: ShardRange, config: TopicConfig) -> None:
+        self._layout.drop_range(shards)
+        with self._kv.batch() as batch:
+            lower, _ = shard_range(shards.first_uid)
+            batch.delete_range(Family.INDEX, lower, shard_range(shards.end_uid)[0])
+
+    def may_close(self, log: ShardLog) -> bool:
+        return False
 
     def recount(self, log: ShardLog) -> None:
         self._count(log)

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 
 from firnmq.config import StorageType
 from firnmq.disk import Family, IoPool, KeyValueStore
+from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.compaction.stored_copy import drop_strays_of
@@ -37,6 +38,11 @@ class RowLayout:
     def drop_shard(self, spec: ShardSpec) -> None:
         with self._kv.batch() as batch:
             batch.delete_range(Family.MESSAGES, *rows_of_shard(spec.uid))
+
+    def drop_range(self, shards: ShardRange) -> None:
+        with self._kv.batch() as batch:
+            lower, _ = rows_of_shard(shards.first_uid)
+            batch.delete_range(Family.MESSAGES, lower, rows_of_shard(shards.end_uid)[0])
 
 
 def rocksdb_engine(

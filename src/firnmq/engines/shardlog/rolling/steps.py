@@ -48,17 +48,21 @@ class Seal(NamedTuple):
 
 def is_old(log: ShardLog) -> bool:
     """Whether the active segment is to be sealed because of its age."""
-    config, first_ms = log.spec.config, log.tail.first_append_ms
+    first_ms = log.tail.first_append_ms
     if first_ms is None:
         return False
-    age_ms = log.backend.clock.age_ms(first_ms)
+    limit_ms = age_limit_ms(log)
+    return limit_ms is not None and log.backend.clock.age_ms(first_ms) >= limit_ms
+
+
+def age_limit_ms(log: ShardLog) -> int | None:
+    """How old the active segment may become; None if any age will do."""
+    config = log.spec.config
     limit_ms = config.segment_ms
     if limit_ms is not None and config.segment_jitter_ms:
         limit_ms -= _jitter_ms(log, min(config.segment_jitter_ms, limit_ms))
-    if limit_ms is not None and age_ms >= limit_ms:
-        return True
-    limit_ms = config.max_compaction_lag_ms
-    return limit_ms is not None and config.compacts and age_ms >= limit_ms
+    lag_ms = config.max_compaction_lag_ms if config.compacts else None
+    return limit_ms if lag_ms is None else min(lag_ms, lag_ms if limit_ms is None else limit_ms)
 
 
 def _jitter_ms(log: ShardLog, jitter_max_ms: int) -> int:
@@ -153,6 +157,7 @@ def install(log: ShardLog, seal: Seal) -> None:
     new = open_segment(log.backend, log.spec, seal.active)
     has_old = log.replica is None or seal.sealed.length > 0  # The metadata keep no empty replica.
     log.segments = (*log.segments[:-1], *((old,) if has_old else ()), new)
+    log.use.note_rolled()
     log.restart(Tail(new, next_offset=seal.active.base_offset))
     if log.replica is not None:
         log.spec = dataclasses.replace(log.spec, epoch=seal.active.leader_epoch)

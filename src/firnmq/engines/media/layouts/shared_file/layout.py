@@ -13,6 +13,7 @@ from pathlib import Path
 
 from firnmq.disk import Family, FileCache, KeyValueStore
 from firnmq.disk.files import Buffer
+from firnmq.engines.catalog.ranges import ShardRange
 from firnmq.engines.catalog.segments import Frame, SegmentGone, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.compaction.stored_copy import gaps_between
@@ -232,6 +233,9 @@ class SharedFile:
     def drop_shard(self, spec: ShardSpec) -> None:
         self._remove(*shard_rows(spec.uid))
 
+    def drop_range(self, shards: ShardRange) -> None:
+        self._remove(shard_rows(shards.first_uid)[0], shard_rows(shards.end_uid)[0])
+
     def drop_others(self, shard_uids: Collection[int]) -> None:
         """Removes frames of all shards but these."""
         lower, upper = ALL_LOCATIONS
@@ -256,3 +260,5 @@ class SharedFile:
                 rows = self._kv.items(Family.LOCATIONS, lower, upper, _ROWS_PER_PASS)
                 for key, packed in rows:
                     change.remove(key, unpack_location(packed))
+            if rows:  # What is deleted would be passed over again in each pass.
+                lower = rows[-1][0] + b"\0"

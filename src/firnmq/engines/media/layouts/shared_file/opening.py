@@ -22,6 +22,7 @@ from firnmq.engines.media.layouts.shared_file.rows import (
     ALL_LOCATIONS,
     Extent,
     Location,
+    due_rows,
     extent_key,
     location_key,
     place_rows,
@@ -79,10 +80,13 @@ class TailOpening:
         header = parse_file_header(read(0, FILE_HEADER_BYTES), path)
         length = self._files.length(path) or 0
         if header is None:
-            # A crash came before the first frame was acknowledged, or the header is damaged.
-            if stored.written:
+            if stored.synced:
                 _log.error("shared_file_damaged", path=path, position=0)
                 return None
+            # A power failure came before anything was synced. The rows may know of its frames, as
+            # durability=os and interval allow.
+            self._remove_beyond(number, 0)
+            self._table.forget([number])
             self._files.remove(path)
             return None
         start = max(stored.synced, FILE_HEADER_BYTES)
@@ -117,8 +121,12 @@ class TailOpening:
         """Stores the locations of frames, and then how far the file is written."""
         for at in range(0, len(frames), _ROWS_PER_PASS):
             with self._table.changing_dead() as change:
-                for frame in frames[at : at + _ROWS_PER_PASS]:
+                part = frames[at : at + _ROWS_PER_PASS]
+                for frame in part:
                     self._take(change, number, frame)
+                for uid in {frame.shard_uid for frame in part}:
+                    # The row that the append had stored with the locations is lost too.
+                    change.batch.put_many(Family.LOCATIONS, due_rows(uid, 0))
         with self._kv.batch() as batch:
             batch.put(Family.LOCATIONS, extent_key(number), extent.pack())
 

@@ -27,8 +27,22 @@ _LOCATION = struct.Struct(
     "I"  # bytes of the batches
 )
 _FILE_UID = 0
-"""In the place of a shard: rows of files."""
-_EXTENT, _DEAD = 0, 1
+"""In the place of a shard: rows of files, and of when shards are due."""
+_EXTENT, _DEAD, _DUE, _LIMITS, _DUE_OF = range(5)
+_DUE_KEY = struct.Struct(
+    ">"
+    "I"  # 0
+    "I"  # 2
+    "Q"  # when upkeep has to visit a shard, in milliseconds of the wall clock
+    "I"  # uid of the shard
+)
+_DUE_OF_KEY = struct.Struct(
+    ">"
+    "I"  # 0
+    "I"  # 4
+    "I"  # uid of a shard
+)
+_DUE_TIME = struct.Struct(">Q")
 _EXTENT_ROW = struct.Struct(
     ">"
     "B"  # 1: nothing is appended to the file any more
@@ -110,3 +124,35 @@ def pack_dead(dead_bytes: int) -> bytes:
 
 def unpack_dead(packed: bytes) -> int:
     return int(_DEAD_ROW.unpack(packed)[0])
+
+
+def due_rows(uid: int, due_ms: int) -> list[tuple[bytes, bytes]]:
+    """The rows that say when a shard is due."""
+    return [(due_key(uid, due_ms), b""), (due_of_key(uid), _DUE_TIME.pack(due_ms))]
+
+
+def due_key(uid: int, due_ms: int) -> bytes:
+    return _DUE_KEY.pack(_FILE_UID, _DUE, due_ms, uid)
+
+
+def unpack_due_key(key: bytes) -> tuple[int, int]:
+    """The uid and the time."""
+    _, _, due_ms, uid = _DUE_KEY.unpack(key)
+    return uid, due_ms
+
+
+def due_upto(now_ms: int) -> tuple[bytes, bytes]:
+    """Every row of a shard that is due by then is in [first, second)."""
+    return due_key(0, 0), due_key(0, now_ms + 1)
+
+
+def due_of_key(uid: int) -> bytes:
+    return _DUE_OF_KEY.pack(_FILE_UID, _DUE_OF, uid)
+
+
+def unpack_due_of(packed: bytes) -> int:
+    return int(_DUE_TIME.unpack(packed)[0])
+
+
+def limits_key(topic_id: str) -> bytes:
+    return SEGMENT_KEY.pack(_FILE_UID, _LIMITS) + topic_id.encode()
