@@ -14,7 +14,8 @@ HOSTILE = "<script>window.ran=1</script><img src=x onerror='window.ran=2'>{{7*7}
 
 
 def test_the_first_page_tells_health_and_lag(node: Served, page: Page, topic: str) -> None:
-    store(node, topic, {"key": "ann", "value": "1"}, shard=0)
+    records = [{"key": "ann", "value": str(number)} for number in range(100)]
+    store(node, topic, *records, shard=0)  # More than the groups of other tests lag by.
     reset = {"topic": topic, "to": "earliest"}
     assert node.call("POST", f"/v1/groups/{topic}-readers/offsets", reset).status == 200
     page.open(node.url)
