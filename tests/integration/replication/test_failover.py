@@ -131,7 +131,7 @@ def test_operators_see_what_lacks_replicas(nodes: Nodes) -> None:
         assert f"firn_under_replicated_shards {_PARTITIONS}.0" in answer.read().decode()
     described = nodes.metadata(1, _TOPIC).topics[0].partitions
     assert all(set(each.replica_nodes) == {1, 2, 3} for each in described)
-    assert all(each.offline_replicas == [3] for each in described)
+    assert all(tuple(each.offline_replicas) == (3,) for each in described)
     assert all(3 not in each.isr_nodes for each in described)
 
     nodes[3].start()
