@@ -80,10 +80,13 @@ class TailOpening:
         header = parse_file_header(read(0, FILE_HEADER_BYTES), path)
         length = self._files.length(path) or 0
         if header is None:
-            # A crash came before the first frame was acknowledged, or the header is damaged.
-            if stored.written:
+            if stored.synced:
                 _log.error("shared_file_damaged", path=path, position=0)
                 return None
+            # A power failure came before anything was synced. The rows may know of its frames, as
+            # durability=os and interval allow.
+            self._remove_beyond(number, 0)
+            self._table.forget([number])
             self._files.remove(path)
             return None
         start = max(stored.synced, FILE_HEADER_BYTES)
