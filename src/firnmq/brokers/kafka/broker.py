@@ -186,10 +186,15 @@ class KafkaBroker:
             ),
         )
         self._handlers |= self._more_routes(storage, coordinator, clock, shown or {})
-        self._judge_again_when(quotas.listen)
+        self._handlers |= self._client_routes(quotas, users)
+
+    def _client_routes(self, quotas: QuotaStore, users: UserStore) -> dict[type[Message], Handler]:
+        """Those of what administrators set about clients."""
         self._users = users
-        user = UserHandler(users, turns, self.close_user, may_alter=authorizer is not None)
-        self._handlers |= client_routes(QuotaHandler(quotas, turns), user)
+        self._judge_again_when(quotas.listen)
+        may_alter = self._authorizer is not None
+        user = UserHandler(users, self.turns, self.close_user, may_alter=may_alter)
+        return client_routes(QuotaHandler(quotas, self.turns), user)
 
     def _more_routes(
         self,
