@@ -63,7 +63,7 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
-from firnmq.meta.shard_records import ShardRecords
+from firnmq.meta.shard_records import ShardRecords, leads_alone
 
 T = TypeVar("T")
 _log = EventLogger("meta")
@@ -296,6 +296,10 @@ class MetaShards(ShardRecords):
             )
         return found
 
+    def has_here(self, record: SegmentRecord) -> bool:
+        """Whether this node has a segment's bytes."""
+        return record.is_local if self._seen_by is None else self._seen_by in record.holders
+
     def kept_here(self) -> dict[str, int]:
         """The numbers, by name, of shards that this node leads or holds segments of."""
         kept = {spec.name: spec.uid for spec in self.shards()}
@@ -366,6 +370,11 @@ class MetaShards(ShardRecords):
     def active_seq(self, uid: int) -> int:
         return self._shard(uid)[1].active
 
+    @property
+    def own_holders(self) -> tuple[int, ...]:
+        """The holders of a segment that this node alone has; none where the node is alone."""
+        return () if self._seen_by is None else (self._seen_by,)
+
     def not_led(self, uid: int) -> NotLeader:
         """The error for what only the shard's leader does, which another node is."""
         _, shard = self._shard(uid)
@@ -418,7 +427,11 @@ class MetaShards(ShardRecords):
         bounds = (segment.start, last.end)
         if (new.base_offset, new.end_offset) != bounds or new.state is not SegmentState.SEALED:
             raise IllegalTransition(f"segment {new.seq} cannot become another segment")
-        puts: dict[str, Record] = {entry.key: sealed_record(segment, new, last.producers)}
+        changed = sealed_record(segment, new, last.producers)
+        if self._is_shared and new.slot != segment.slot:  # It was rewritten here.
+            own = self._node.replica
+            changed = msgspec.structs.replace(changed, replicas=(own.node,), isr=(own,))
+        puts: dict[str, Record] = {entry.key: changed}
         puts.update((other.key, deleted_record(record)) for other, record in others)
         compared = (entry, *(other for other, _ in others))
         self._txn([Compare.unchanged(each) for each in compared], puts)
@@ -566,15 +579,6 @@ class MetaShards(ShardRecords):
 
     def _now(self) -> int:
         return self._clock.now_ms()
-
-
-def leads_alone(cache: MetaCache, record: ShardRecord, node: int) -> bool:
-    """Whether the node leads the shard and no other node has its active segment. Shards with more
-    replicas get their roles from the replication."""
-    if record.leader != node:
-        return False
-    entry = cache.get(segment_key(record.name, record.active))
-    return entry is None or len(decode(entry, SegmentRecord).replicas) <= 1
 
 
 def _in_part(name: str, error: FirnError) -> StorageFailed:

@@ -84,6 +84,7 @@ class ClusterMember:
         self.cluster_id = ""
         self.cluster: Cluster
         self.mover: ShardMover
+        self.holder: HolderService
         self.service: ShardService
         self.mark: DirectoryMark
         self.peer_port = 0
@@ -194,6 +195,7 @@ class ClusterMember:
     ) -> None:
         """Begins to answer other nodes."""
         self.service = ShardService(self.cluster, catalog, drivers, follower)
+        self.holder = holder
         self.service.others |= holder.handlers
         self.service.others[MOVE.name] = self.mover.serve_move
         self.service.others[TAKE_SNAPSHOT.name] = self.mover.serve_snapshot

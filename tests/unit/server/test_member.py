@@ -142,14 +142,6 @@ def test_what_is_left_of_deleted_shards_goes_at_the_start(tmp_path: Path) -> Non
         ({"FIRN_CLUSTER_ENABLED": "true"}, "either meta.endpoints or cluster.meta_file"),
         ({"FIRN_CLUSTER_META_FILE": "c.db"}, "set cluster.enabled as well"),
         ({"FIRN_META_ENDPOINTS": "127.0.0.1:2379"}, "set cluster.enabled as well"),
-        (
-            {
-                "FIRN_CLUSTER_ENABLED": "true",
-                "FIRN_CLUSTER_META_FILE": "c.db",
-                "FIRN_TIERING_URL": "file:///tmp/x",
-            },
-            "do not use an object store yet",
-        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(variables: dict[str, str], reason: str) -> None:

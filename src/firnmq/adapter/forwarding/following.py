@@ -25,7 +25,7 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
-from firnmq.meta.shards import leads_alone
+from firnmq.meta.shard_records import leads_alone
 
 _log = EventLogger("cluster")
 

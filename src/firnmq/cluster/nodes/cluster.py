@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from firnmq.clock import Clock, SystemClock
+from firnmq.cluster.nodes.balance import NodeLoad
 from firnmq.cluster.nodes.claims import TopicClaims
 from firnmq.cluster.nodes.coordinators import Coordinators
+from firnmq.cluster.nodes.cordons import Cordons, Loads
 from firnmq.cluster.nodes.leaders import Leaders
 from firnmq.cluster.nodes.members import Members
 from firnmq.cluster.nodes.placement import Candidate, place
@@ -55,6 +58,8 @@ class Cluster:
         holder = str(identity.replica)
         clock = clock or SystemClock()
         self._claims = TopicClaims(store, holder, lambda: self.registration, clock)
+        self.cordons = Cordons(store, cache, clock)
+        self.loads = Loads(store, cache, clock, identity.node)
 
     def close(self) -> None:
         if self.registration is not None:
@@ -83,6 +88,29 @@ class Cluster:
                 silent.add(node)
         return silent
 
+    def node_loads(self, movable: Mapping[int, Sequence[str]] | None = None) -> list[NodeLoad]:
+        """The nodes that are registered, with what they lead, as this node's cache knows it.
+        `movable`: which of their shards could be on other nodes."""
+        found = []
+        for node in sorted(self.members.registered):
+            told = self.loads.by_node.get(node)
+            found.append(
+                NodeLoad(
+                    node=node,
+                    leader_count=self.leaders.count_of(node),
+                    movable=() if movable is None else movable.get(node, ()),
+                    stored_bytes=0 if told is None else told.stored_bytes,
+                    free_bytes=None if told is None else told.free_bytes,
+                    is_cordoned=node in self.cordons.nodes,
+                )
+            )
+        return found
+
+    def _not_cordoned(self, records: list[NodeRecord]) -> list[NodeRecord]:
+        """Those that may get shards; all of them, if all are cordoned."""
+        free = [record for record in records if record.node not in self.cordons.nodes]
+        return free or records
+
     def place(self, names: list[str]) -> dict[str, Replica]:
         """A leader for each new shard; NodeUnavailable if there is no node for them. Waits for
         nodes that do not answer."""
@@ -91,7 +119,7 @@ class Cluster:
                 replica=Replica(record.node, record.incarnation),
                 leader_count=self.leaders.count_of(record.node),
             )
-            for record in self.answering()
+            for record in self._not_cordoned(self.answering())
         ]
         chosen = place(len(names), candidates)
         if not chosen:
