@@ -121,10 +121,7 @@ def admin_app(
             return Response(scrape_text(families), media_type=CONTENT_TYPE)
 
     async def command(line: CommandLine) -> bytes | None:
-        path = parts.local.path if parts.place is None else parts.place.directory
-        served = path.stat()
-        found = (line.version, line.device, line.inode)
-        if parts.answer_command is None or found != (installed, served.st_dev, served.st_ino):
+        if parts.answer_command is None or not _is_for(line, parts, installed):
             return None
         return await parts.answer_command(line, topics.records)
 
@@ -147,6 +144,13 @@ def admin_app(
         ],
         exception_handlers={404: _no_such_path, 405: _no_such_path},
     )
+
+
+def _is_for(line: CommandLine, parts: NodeParts, installed: str) -> bool:
+    """Whether a command line means this node's directory, and is of its version."""
+    path = parts.local.path if parts.place is None else parts.place.directory
+    served = path.stat()
+    return (line.version, line.device, line.inode) == (installed, served.st_dev, served.st_ino)
 
 
 Answer = Callable[[Request], Awaitable[Response]]

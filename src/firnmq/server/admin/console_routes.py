@@ -63,33 +63,12 @@ def console_endpoints(console: ConsoleViews) -> list[Endpoint]:
         ),
         Endpoint(
             method="GET",
-            role=Role.READ,
-            path="/v1/pages/groups",
-            summary="A page of consumer groups with their lags, and why they lag.",
-            gives=GroupPage,
-            query=parameters(GROUP_SORTS),
-            answer=console.lists.groups,
-        ),
-        Endpoint(
-            method="GET",
             role=Role.ADMINISTER,
             path="/v1/pages/users",
             summary="A page of the users of the Kafka listener.",
             gives=UserPage,
             query=parameters(USER_SORTS),
             answer=console.lists.users,
-        ),
-        Endpoint(
-            method="GET",
-            role=Role.READ,
-            path="/v1/pages/group-shards",
-            summary="A page of a group's shards, with the lag of each and why.",
-            gives=GroupShardPage,
-            query={
-                "group": Parameter(text="The group.", kind="string"),
-                **parameters(GROUP_SHARD_SORTS),
-            },
-            answer=console.lists.group_shards,
         ),
         Endpoint(
             method="GET",
@@ -122,8 +101,35 @@ def console_endpoints(console: ConsoleViews) -> list[Endpoint]:
             query=parameters(RULE_SORTS),
             answer=console.lists.rules,
         ),
+        *_group_endpoints(console),
         *_topic_endpoints(console),
         *_lake_endpoints(console),
+    ]
+
+
+def _group_endpoints(console: ConsoleViews) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/pages/groups",
+            summary="A page of consumer groups with their lags, and why they lag.",
+            gives=GroupPage,
+            query=parameters(GROUP_SORTS),
+            answer=console.lists.groups,
+        ),
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/pages/group-shards",
+            summary="A page of a group's shards, with the lag of each and why.",
+            gives=GroupShardPage,
+            query={
+                "group": Parameter(text="The group.", kind="string"),
+                **parameters(GROUP_SHARD_SORTS),
+            },
+            answer=console.lists.group_shards,
+        ),
     ]
 
 
