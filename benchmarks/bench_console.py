@@ -164,7 +164,7 @@ async def _browse(url: str, pages: int) -> None:
 
 
 async def _beats(work: Coroutine[Any, Any, None]) -> list[float]:
-    """How long, during the work, the loop kept a coroutine waiting beyond its time: ms, in order."""
+    """How long, during the work, the loop kept a coroutine waiting beyond its time; ms in order."""
     task = asyncio.ensure_future(work)
     gaps = []
     while not task.done():

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from firnmq.adapter import Topic
+from firnmq.cluster.peers import Served
 from firnmq.disk import call_blocking
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
@@ -25,6 +27,7 @@ from firnmq.server.admin.console.documents import SqlQuery, SqlReady, SqlRows
 from firnmq.server.admin.console.listing import Wish
 from firnmq.server.admin.endpoint import Call
 from firnmq.server.admin.errors import Refused
+from firnmq.server.admin.others import OtherNodes
 from firnmq.server.admin.parts import NodeParts
 
 LAKE_SORTS: Final = ("topic", "lag", "table_rows")
@@ -36,6 +39,7 @@ _IDLE_S: Final = 300.0
 _WAITING_MAX: Final = 8
 _ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 _KILL_S: Final = 5.0
+_ROWS: Final = "console_lake"
 _PACKAGES: Final = ("pyspark", "pyiceberg")
 
 _log = EventLogger("console")
@@ -69,24 +73,36 @@ class LakeTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LakeViews:
-    def __init__(self, parts: NodeParts, reached: Callable[[], dict[str, str]]) -> None:
+    def __init__(
+        self, parts: NodeParts, others: OtherNodes | None, reached: Callable[[], dict[str, str]]
+    ) -> None:
         """`reached`: how a process on this machine reaches the node."""
         self._parts = parts
+        self._others = others
+        if others is not None:
+            others.serve(_ROWS, self._serve)
         self._reached = reached
         self._process = LakeProcess(parts.stopping)
 
     async def page(self, call: Call) -> LakePage:
         wish = Wish.of(call, LAKE_SORTS, descending=LAKE_SORTS[1:])
-        self._check_alone()
-        topics = wish.chosen(self._parts.storage.catalog.topics(), lambda each: each.name)
-        rows = await call_blocking(None, self._rows, topics)
-        config, path = self._parts.config.lake, self._parts.local.path
+        rows = wish.chosen(await self._all_rows(), lambda each: each.topic)
+        config, path = self._parts.config.lake, self._directory()
         return LakePage(
             total=len(rows),
             catalog=config.catalog_in(path),
             warehouse=config.warehouse_in(path),
             rows=wish.page(rows, lambda each: (getattr(each, wish.sort), each.topic)),
         )
+
+    def _directory(self) -> Path:
+        """Where tables are unless the configuration says otherwise: one place for all nodes."""
+        place, member = self._parts.place, self._parts.local.member
+        if place is not None:
+            return place.directory
+        if member is not None and member.config.meta_file is not None:
+            return member.config.meta_file.parent
+        return self._parts.local.path
 
     async def table(self, call: Call) -> LakeTable:
         topic = self._parts.storage.topic(call.path["topic"])
@@ -119,15 +135,41 @@ class LakeViews:
             seconds=reply.seconds,
         )
 
-    def _rows(self, topics: list[Topic]) -> list[LakeRow]:
+    async def _all_rows(self) -> list[LakeRow]:
+        """Of the shards that this node leads, and of those that others lead."""
+        rows = await call_blocking(None, self._rows)
+        if self._others is None:
+            return rows
+        answers = await self._others.ask_all(self._others.registered(), _ROWS, _decoded)
+        by_topic = {each.topic: each for each in rows}
+        for answer in answers.values():
+            for each in () if isinstance(answer, FirnError) else answer:
+                known = by_topic.get(each.topic)
+                if known is not None:
+                    each = msgspec.structs.replace(
+                        each,
+                        table_rows=each.table_rows + known.table_rows,
+                        lag=each.lag + known.lag,
+                    )
+                by_topic[each.topic] = each
+        return list(by_topic.values())
+
+    async def _serve(self, _: bytes) -> Served:
+        return Served(msgspec.msgpack.encode(await call_blocking(None, self._rows)))
+
+    def _rows(self) -> list[LakeRow]:
         local = self._parts.local
+        topics: list[Topic] = local.catalog.topics()
         found = []
         for topic in topics:
             engine = local.engines.get(topic.config.storage_type)
             if engine is None:
                 continue
             in_table = lag = 0
+            logs = local.manager.driver(topic.config.storage_type).logs
             for shard in topic.shard_names():
+                if logs is None or not logs.leads(shard):
+                    continue
                 with suppress(FirnError):  # Deleted just now, or it cannot be opened.
                     entry = local.cache.get(shard_key(shard))
                     end = 0 if entry is None else local.shards.lake_end(_uid(entry))
@@ -147,12 +189,7 @@ class LakeViews:
                 )
         return found
 
-    def _check_alone(self) -> None:
-        if self._parts.local.member is not None:
-            raise Refused(409, "the lake is not there in a cluster yet; see docs/cluster.md")
-
     def _check_ready(self, *, needs_kafka: bool) -> None:
-        self._check_alone()
         missing = [name for name in _PACKAGES if find_spec(name) is None]
         if missing:
             raise Refused(409, f"{missing[0]} is not installed: pip install 'firnmq[lake]'")
@@ -160,6 +197,10 @@ class LakeViews:
         if needs_kafka and (security.identifies_clients or security.tls_certificate is not None):
             text = "the Kafka listener asks for TLS or a login; run the query with firn lake sql"
             raise Refused(409, f"SQL is not offered here: {text}")
+
+
+def _decoded(value: memoryview, raw: memoryview) -> list[LakeRow]:
+    return msgspec.msgpack.decode(value, type=list[LakeRow])
 
 
 def _uid(entry: Entry) -> int:

@@ -37,7 +37,7 @@ class ConsoleViews:
         self.lists = Lists(parts, self.figures, groups)
         self.cost = CostView(parts, self.figures)
         self.leaders = LeaderView(parts)
-        self.lake = LakeViews(parts, reached)
+        self.lake = LakeViews(parts, others, reached)
         self.places = PlaceViews(parts)
         self.browser = Browser(parts)
         self.tail = Tail(parts)
