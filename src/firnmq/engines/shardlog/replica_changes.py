@@ -111,6 +111,8 @@ def install(
     finish_sealed(log, sealed, spec)
     if replica.fence:
         log.backend.forget_fence(replica.id)
+    if not sealed.length:
+        index_of(log.tail.segment).clear()  # The metadata forget an empty segment.
     log.spec = spec
     steps.install(log, steps.Seal(sealed, active))
     if start_offset > log.view.start_offset:
