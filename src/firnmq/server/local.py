@@ -24,6 +24,7 @@ from firnmq.adapter import (
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.adapter.forwarding import ShardFollower
 from firnmq.adapter.holders import HolderService, PeerMedium
+from firnmq.adapter.manager import check_alone
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
@@ -432,6 +433,8 @@ class LocalStore:
             member.cluster, self.catalog, backend.open_segment, backend.snapshots.read_packed
         )
         opened.callback(holder.close)
+        member.replicate(self.replicas, self.catalog, self.clock)
+        opened.callback(member.replication.close)
         member.serve(self.catalog, drivers, follower, holder)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
@@ -484,6 +487,9 @@ class LocalStore:
             shard_count_max=self.config.shard_count_max,
             shared_shard_count_max=self._shared_shard_count_max(),
             cluster_claim=None if self.member is None else self.member.cluster.claim_topic,
+            with_replicas=(
+                check_alone if self.member is None else self.member.cluster.with_replicas
+            ),
         )
         opened.callback(self.manager.close)
 

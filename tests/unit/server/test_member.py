@@ -115,7 +115,7 @@ def test_the_metadata_of_a_node_that_is_alone_is_no_clusters(tmp_path: Path) -> 
 def test_what_is_left_of_deleted_shards_goes_at_the_start(tmp_path: Path) -> None:
     store = _opened(tmp_path, 1)
     own = store.node.replica
-    (spec,) = store.shards.add_shards(["t_0"], TopicConfig(), leaders={"t_0": own})
+    (spec,) = store.shards.add_shards(["t_0"], TopicConfig(), replicas={"t_0": (own,)})
     files = [tmp_path / "node1" / "segments" / name / "0.log" for name in ("t_0", "gone_0")]
     for file in files:
         file.parent.mkdir(parents=True)

@@ -27,6 +27,7 @@ from firnmq.meta.records import (
 )
 from firnmq.meta.shard_records import leads_alone
 
+_UNSEALED = (SegmentState.ACTIVE, SegmentState.FENCING)
 _log = EventLogger("cluster")
 
 _Work = list[Event] | frozenset[str] | threading.Event | None
@@ -177,8 +178,11 @@ class ShardFollower:
         record = decode(entry, ShardRecord)
         spec = self._spec(record)
         metas = self._segments(name)
-        follows = any(each.state is SegmentState.ACTIVE for each in metas)
-        if spec is None or record.leader == self._node or follows:
+        if spec is None:
+            return
+        if record.leader == self._node or any(each.state in _UNSEALED for each in metas):
+            # The driver of replication has its log. It is removed once the shard is deleted.
+            self._held.setdefault(name, spec)
             return
         if not (metas or name in self._held):
             return
