@@ -485,6 +485,15 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     http: str
 
 
+class LossAccepted(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard whose active segment may be sealed although records are lost."""
+
+    topic: str
+    shard: int
+    controller: int
+    """The node that was told, and seals the segment once every replica has answered."""
+
+
 class NewLeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     node: int
     """The node that is to lead the shard."""
