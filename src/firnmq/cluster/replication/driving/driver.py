@@ -246,10 +246,10 @@ class ReplicationDriver:
             raise NodeUnavailable(self._own.node, "no node controls replication now")
         packed = wire.pack_loss_accepted(segment)
         if holder == self._own.node:
-            told = partial(self._take, self._own.node, wire.LossAccepted(segment))
+            self._network.soon(partial(self._take, holder, wire.LossAccepted(segment)))
         else:
-            told = partial(self._network.send, holder, packed.operation, packed.arguments)
-        self._network.soon(told)
+            send = self._network.send
+            self._network.soon(partial(send, holder, packed.operation, packed.arguments))
         return holder
 
     def _in_pool(self, act: Callable[[], None]) -> None:
