@@ -27,7 +27,6 @@ from firnmq.server.documents import (
     GroupDescription,
     GroupSummary,
     LakeProgress,
-    LossAccepted,
     NewLeader,
     NewPassword,
     NewRecords,
@@ -59,6 +58,7 @@ from firnmq.server.documents import (
     UserChanged,
 )
 from firnmq.server.reading import reading_of
+from firnmq.server.replication_documents import LossAccepted
 from firnmq.tiering.archive.scrubber import ScrubReport
 from firnmq.tiering.move.status import TierStatus
 

@@ -10,7 +10,6 @@ from firnmq.server.admin.parts import NodeParts
 from firnmq.server.admin.reports import NodeReports
 from firnmq.server.documents import (
     ClusterStatus,
-    LossAccepted,
     NewLeader,
     NodeCordon,
     NodeStays,
@@ -19,6 +18,7 @@ from firnmq.server.documents import (
     ShardMoved,
 )
 from firnmq.server.member import ClusterMember
+from firnmq.server.replication_documents import LossAccepted
 
 _MOVES_MAX = 20
 """Of one call, so that it answers soon; commands call again until nothing is left."""
