@@ -104,6 +104,11 @@ class TopicCatalog:
         """All topics, whatever their state, as they are whenever one looks."""
         return self._topics
 
+    @property
+    def cache_revision(self) -> int:
+        """How new the node's cache of the metadata is."""
+        return self._cache.revision
+
     def explain(self, error: FirnError) -> None:
         """Has an error say what its reader needs: the topic's own name of a shard, or the topic
         whose name is closest to one that no topic has."""
