@@ -163,8 +163,7 @@ class KafkaBroker:
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
         # A client that has not authenticated never has a route, so it begins nothing this way.
-        self.begin_now = self._fast_produce.begin
-        self.submit = self._fast_produce.submit
+        self.begin_now, self.submit = self._fast_produce.begin, self._fast_produce.submit
         self.wake = self._fast_produce.wake
         self._fetch = fetch = FetchHandler(storage, turns)
         self._quick_fetch = QuickFetch(storage, fetch, self.statistics.apis[ApiKey.FETCH])
