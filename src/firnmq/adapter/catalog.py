@@ -250,7 +250,12 @@ class TopicCatalog:
         return self._store.txn([compare], {topic_key(topic.name): encode(record)})
 
     def _follow(self, events: list[Event]) -> None:
-        self.change_count += 1
+        try:
+            self._take(events)
+        finally:
+            self.change_count += 1  # Last: who reads it first, and the topics then, has them all.
+
+    def _take(self, events: list[Event]) -> None:
         for event in events:
             if event.entry is None:
                 gone = self._topics.pop(event.key.removeprefix(TOPICS), None)

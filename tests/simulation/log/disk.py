@@ -227,6 +227,9 @@ class Catalog:
     def shards(self) -> list[ShardSpec]:
         return [self._spec]
 
+    def ranges(self) -> list[object]:
+        return []
+
     def chain(self, uid: int) -> list[SegmentMeta]:
         return [self.metas[seq] for seq in sorted(self.metas)]
 
