@@ -41,6 +41,7 @@ from firnmq.server.documents import (
     TopicDescription,
     TopicOptions,
     TopicSummary,
+    described_shards,
     segments_of,
 )
 from firnmq.server.reading import Found, Reading, read_records
@@ -64,9 +65,13 @@ class TopicAdmin:
     def all(self) -> list[TopicSummary]:
         return [TopicSummary.of(topic) for topic in self._storage.catalog.topics()]
 
-    async def describe(self, name: str) -> TopicDescription:
+    async def describe(
+        self, name: str, first: int | None = None, count: int | None = None
+    ) -> TopicDescription:
+        """With the shards from `first` on, at most `count` of them."""
         topic = self._storage.topic(name)
-        shards = [await self._shard(topic, seq) for seq in range(topic.shard_count)]
+        described = described_shards(topic.shard_count, first, count)
+        shards = [await self._shard(topic, seq) for seq in described]
         return TopicDescription.described(topic, shards)
 
     async def create(self, wanted: NewTopic) -> TopicSummary:
