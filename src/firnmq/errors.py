@@ -331,6 +331,27 @@ class NotLeader(ShardError):
         self.leader = leader
 
 
+class TooFewNodes(FirnError):
+    """A topic cannot have so many replicas; nothing was made."""
+
+    def __init__(self, factor: int, node_count: int) -> None:
+        text = f"replication.factor {factor} needs as many nodes, and there are {node_count}"
+        super().__init__(f"{text}; start more nodes, or ask for fewer replicas")
+        self.factor = factor
+        self.node_count = node_count
+
+
+class NotEnoughReplicas(ShardError):
+    """Too few replicas are in sync for an append with acks=all; nothing was changed. Try again."""
+
+    def __init__(self, shard: str, in_sync: int, needed: int) -> None:
+        super().__init__(
+            "", shard, f" has {in_sync} replicas in sync, and {needed} are needed; try again"
+        )
+        self.in_sync = in_sync
+        self.needed = needed
+
+
 class NodeUnavailable(FirnError):
     """Another node cannot be asked now; nothing was sent to it. Try again."""
 

@@ -35,6 +35,7 @@ from firnmq.errors import (
     StorageFailed,
     StorageTypeNotFound,
     TimedOut,
+    TooFewNodes,
     TopicNotFound,
 )
 from firnmq.eventlog import EventLogger
@@ -59,6 +60,13 @@ class Written:
     shard: int
     base_offset: int
     next_offset: int
+
+
+def check_alone(config: TopicConfig) -> TopicConfig:
+    """The options of a new topic of a node that is alone; TooFewNodes if they ask for others."""
+    if config.is_replicated:
+        raise TooFewNodes(config.replication_factor or 1, 1)
+    return config
 
 
 class _Creation:
@@ -86,9 +94,12 @@ class StorageDriverManager:
         shard_count_max: int = SHARDS_MAX,
         shared_shard_count_max: int = SHARDS_MAX,
         cluster_claim: ClusterClaim | None = None,
+        with_replicas: Callable[[TopicConfig], TopicConfig] = check_alone,
     ) -> None:
         """`on_options` is told of every topic that was made or given other options.
-        `cluster_claim` keeps other nodes from changing the same topic."""
+        `cluster_claim` keeps other nodes from changing the same topic. `with_replicas` decides how
+        many replicas a new topic has; TooFewNodes if there are fewer nodes."""
+        self.with_replicas = with_replicas
         self._on_options = on_options
         self._shard_count_max = shard_count_max
         self.catalog = catalog
@@ -150,6 +161,7 @@ class StorageDriverManager:
         if not isinstance(shard_count, int) or not 1 <= shard_count <= SHARDS_MAX:
             raise InvalidArgument("shards", f"must be 1 to {SHARDS_MAX:,}, not {shard_count!r}")
         config.check_new()
+        config = self.with_replicas(config)
         driver = self.driver(config.storage_type)
         topic = Topic(
             name=name,
@@ -361,6 +373,10 @@ class StorageDriverManager:
             raise InvalidArgument(topic.name, kept_by)
         if config.expire_header != before.expire_header:
             raise InvalidArgument("expire.header", "is fixed when a topic is made")
+        if config.replication_factor is None:  # Left as it is by a change of all options.
+            config = dataclasses.replace(config, replication_factor=before.replication_factor)
+        if config.replication_factor != before.replication_factor:
+            raise InvalidArgument("replication.factor", "is fixed when a topic is made")
         config.check_new()
         if config.shares_files is not before.shares_files:
             self.check_room(topic.name, topic.shard_count, config)

@@ -43,6 +43,7 @@ COMMANDS = {
     "recover": "Create a data directory from an object store, after its node was lost.",
     "segments": "Show a topic's segments: their offsets, bytes, states and checksums.",
     "serve": "Serve a data directory to Kafka clients until stopped.",
+    "shard": "Move shards between the nodes of a cluster.",
     "status": "Show where a running node listens, what it holds and how busy it is.",
     "tier": "Show, upload and check the segments in the object store, and estimate costs.",
     "topic": "Create, list, describe and delete topics.",

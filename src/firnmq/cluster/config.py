@@ -28,6 +28,9 @@ class ClusterConfig:
     """What other nodes are told to connect to; the listening address by default."""
     session_ttl_ms: int = 4_000
     """A node that was not heard of for so long is away: clients are told of no leader."""
+    replication_factor: int = 3
+    """Replicas of a new topic that does not say how many: so many where there are as many nodes,
+    else 1."""
     ca_file: Path | None = None
     """PEM file of the authority that signs the certificates of all nodes; turns TLS on between
     them. All nodes need it, or none."""
@@ -43,6 +46,8 @@ class ClusterConfig:
             raise InvalidArgument("cluster.port", f"must be 0 to 65,535, not {self.port:,}")
         if self.session_ttl_ms < 500:
             raise InvalidArgument("cluster.session_ttl_ms", "must be at least 500")
+        if not 1 <= self.replication_factor <= 15:
+            raise InvalidArgument("cluster.replication_factor", "must be 1 to 15")
         files = (self.ca_file, self.certificate_file, self.key_file)
         if None in files and any(files):
             text = "ca_file, certificate_file and key_file are given together or not"

@@ -15,6 +15,7 @@ from firnmq.config.sections import Settings
 from firnmq.config.store import NodeStoreConfig, StoreConfig, load_store_config
 from firnmq.config.tiering import TieringConfig, load_tiering_config
 from firnmq.config.topic import (
+    AcksAll,
     CleanupPolicy,
     CompressionType,
     Durability,
@@ -28,6 +29,7 @@ from firnmq.config.topic import (
 )
 
 __all__ = [
+    "AcksAll",
     "AdminConfig",
     "CleanupPolicy",
     "CompressionType",

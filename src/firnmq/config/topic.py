@@ -45,6 +45,16 @@ class Durability(Enum):
     """After the write; the operating system decides."""
 
 
+class AcksAll(Enum):
+    """What a client's acks=all waits for, in a cluster."""
+
+    ISR = "isr"
+    """Every replica in sync has the records, and they can be read."""
+    QUORUM = "quorum"
+    """A majority of all replicas has them; a slow replica in sync is not waited for. They can be
+    read a moment later."""
+
+
 class MemoryOverflow(Enum):
     """What becomes of a sealed segment of a memory topic."""
 
@@ -172,6 +182,13 @@ class TopicConfig:
     """Oldest segments that are in the object store are dropped here while the rest of what is here
     still has this many bytes per shard."""
 
+    replication_factor: int | None = None
+    """On how many nodes of a cluster each record is. None: decided when the topic is made, 3 where
+    there are so many nodes and else 1. Fixed from then on."""
+    min_insync_replicas: int = 2
+    """Appends with acks=all are refused while fewer replicas are in sync, or all of them where the
+    topic has fewer."""
+    acks_all: AcksAll = AcksAll.ISR
     lake_required: bool = False
     """A segment is not dropped by retention before the lake's table has its records."""
     kafka_configs: str = ""
@@ -206,11 +223,38 @@ class TopicConfig:
                 "cannot hold for a memory topic, which drops its oldest records when memory is "
                 "full; use memory.overflow=spill",
             )
+        self._check_replicas()
         lag = self.max_compaction_lag_ms
         if lag is not None and lag < self.min_compaction_lag_ms:
             raise InvalidArgument(
                 "max.compaction.lag.ms", "must not be below min.compaction.lag.ms"
             )
+
+    def _check_replicas(self) -> None:
+        if not self.is_replicated:
+            return
+        reason = self.not_replicable
+        if reason is not None:
+            text = f"must be 1 for a topic with {reason}: only one node can have it"
+            raise InvalidArgument("replication.factor", text)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether each record is on several nodes."""
+        return self.replication_factor is not None and self.replication_factor > 1
+
+    @property
+    def not_replicable(self) -> str | None:
+        """The option that keeps the topic's records on one node; None if there is none."""
+        if self.storage_type != StorageType.SEGMENT.value:
+            return f"storage.type={self.storage_type}"
+        if self.shares_files:
+            return f"segment.layout={self.segment_layout.value}"
+        if self.compacts:
+            return f"cleanup.policy={self.cleanup_policy.value}"
+        if self.is_tiered:
+            return "tiering=on"
+        return None
 
     def check_new(self) -> None:
         """InvalidArgument if a topic cannot be given these options now.
@@ -308,6 +352,8 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "segment_jitter_ms": (0, 2**63 - 1),
     "retention_ms": (0, 2**53),
     "retention_bytes": (0, 2**53),
+    "replication_factor": (1, 15),
+    "min_insync_replicas": (1, 15),
     "tiering_upload_delay_ms": (0, 2**53),
     "local_retention_ms": (0, 2**53),
     "local_retention_bytes": (0, 2**53),
@@ -411,6 +457,9 @@ def _json_texts(value: object) -> str:
 
 _PARSERS: dict[str, Callable[[object], object]] = {
     "storage_type": _name,
+    "replication_factor": _limit,
+    "min_insync_replicas": _number,
+    "acks_all": _one_of(AcksAll),
     "segment_layout": _one_of(SegmentLayout),
     "segment_bytes": _number,
     "segment_ms": _limit,

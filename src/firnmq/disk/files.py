@@ -35,6 +35,11 @@ IOV_MAX = 1024
 
 _OPEN_MODE = PRIVATE_FILE
 
+_QUICK_SYNC_S = 0.001
+_QUICK_SYNCS_MIN = 32
+"""A device is quick after so many small durable writes in a row that took no longer than this."""
+_SMALL_SYNC_BYTES = 32 * 1024
+
 BLANK_BYTES_MAX = 256 * 1024
 _RESERVE_PAUSE_S = 60.0
 """After blocks could not be reserved, which a full disk refuses first, none are for so long."""
@@ -60,6 +65,13 @@ class FileCache:
         self._sync_count = 0
         self._written_bytes = 0
         self._reserve_after_s = 0.0
+        self._quick_syncs = 0
+        """Small durable writes since the last one that was slow."""
+
+    @property
+    def syncs_quickly(self) -> bool:
+        """Whether the last small durable writes took little time, all of them."""
+        return self._quick_syncs >= _QUICK_SYNCS_MIN
 
     def create(self, path: Path) -> None:
         """Creates an empty file and its directories, durably. An existing file is unchanged."""
@@ -77,6 +89,7 @@ class FileCache:
         instead of twice.
         """
         file = self._open(path)
+        began_s = time.monotonic() if durable else 0.0
         if not durable and len(buffers) == 1:  # The most frequent case, kept short.
             written = os.pwritev(file.fd, buffers, position)
             if written != len(buffers[0]):
@@ -91,10 +104,18 @@ class FileCache:
             if durable:
                 os.fdatasync(file.fd)
         if durable:
+            self._note_sync(time.monotonic() - began_s, written)
             self._require_linked(path, file)
         self._written_bytes += written
         self._sync_count += durable
         return written
+
+    def _note_sync(self, seconds: float, size: int) -> None:
+        if seconds > _QUICK_SYNC_S:
+            if size <= _SMALL_SYNC_BYTES:
+                self._quick_syncs = 0
+        elif self._quick_syncs < _QUICK_SYNCS_MIN:
+            self._quick_syncs += 1
 
     def write_ahead(self, path: str, position: int, size: int) -> None:
         """Writes zeros beyond the end, durably. A later durable write there changes only allocated

@@ -12,6 +12,7 @@ switches cost more than a small write into the page cache.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -129,6 +130,8 @@ class Lane(Generic[R]):
         """An event loop runs the worker's turn."""
         self.inline_after_s = 0.0
         """No inline turn before this time."""
+        self.shared_s = -math.inf
+        """When a turn last had several requests, by `time.monotonic`."""
         self.is_resumed = False
         """Parked requests can go on."""
         self.closed = False
@@ -291,6 +294,8 @@ class Lane(Generic[R]):
             taken = self._drain()
             self.turn_count += 1
             self.request_count += len(taken)
+            if len(taken) > 1:
+                self.shared_s = time.monotonic()
             settlement = self._room_was_made()
         taken = _in_time(taken, settlement)
         settlement.deliver()

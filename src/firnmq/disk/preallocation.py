@@ -24,13 +24,15 @@ RESERVED_BYTES_MIN = 1024 * 1024
 class Preallocation:
     """The preallocation of one file, whose owner passes the end of its content."""
 
-    __slots__ = ("_end", "_files", "_path", "_reserved_end")
+    __slots__ = ("_end", "_files", "_least_left", "_path", "_reserved_end")
 
     def __init__(self, files: FileCache, path: str) -> None:
         self._files = files
         self._path = path
         self._end = 0
         """End of the zeros; below the end of the content without preallocation."""
+        self._least_left = 0
+        """With less than so many zeros left, the next ones are due."""
         self._reserved_end = 0
         """End of the reserved blocks, likewise."""
 
@@ -40,9 +42,14 @@ class Preallocation:
         if size == 0 or self._end - position >= _least_left(size):
             return False
         start = max(self._end, position)
+        self._least_left = _least_left(size)
         self._end = start + size  # A failed write may have extended the file up to here.
         self._files.write_ahead(self._path, start, size)
         return True
+
+    def has_room(self, end: int) -> bool:
+        """Whether an append that ends here stays within the zeros and leaves enough of them."""
+        return self._end - end >= self._least_left > 0
 
     def reserve(self, position: int, size: int) -> None:
         """Reserves blocks for a large append that is about to be made, and for those after it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from firnmq.config import TopicConfig
+from firnmq.config import AcksAll, TopicConfig
 from firnmq.disk import FileRange, Ticket
 from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.segments import SegmentMeta
@@ -47,6 +47,12 @@ class Acks(IntEnum):
     """Every replica in sync has it: with one replica the same."""
     QUORUM = -2
     """A majority of all replicas has it: with one replica the same. It may not be readable yet."""
+
+
+def meant_by(acks: Acks, config: TopicConfig) -> Acks:
+    """What a topic means by what its client asks for: acks.all=quorum."""
+    is_quorum = acks is Acks.ALL and config.acks_all is AcksAll.QUORUM
+    return Acks.QUORUM if is_quorum else acks
 
 
 class Appended(NamedTuple):

@@ -21,6 +21,7 @@ from firnmq.engines.api import (
     ShardStatus,
     StoredPage,
     Survey,
+    meant_by,
 )
 from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec, ShardState
@@ -177,9 +178,10 @@ class LogEngine:
         acks: Acks = Acks.ALL,
         deadline_s: float | None = None,
     ) -> Ticket[Appended]:
-        rules = BatchRules(self._logs.spec(shard).config)
+        config = self._logs.spec(shard).config
+        rules = BatchRules(config)
         request = await prepare_request(batch, rules, self._judges, self._clock.now_ms())
-        request.promise(acks, deadline_s)
+        request.promise(meant_by(acks, config), deadline_s)
         return await self._submit(request, await self._log_to_append(shard))
 
     async def append(self, shard: str, records: Sequence[NewRecord]) -> Appended:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
-from firnmq.engines.api import Acks, Appended
+from firnmq.engines.api import Acks, Appended, meant_by
 from firnmq.engines.shardlog import Append, BatchRules, ShardLog, prepare_inline
 from firnmq.engines.shardlog.reading.records import HINTS_MAX
 from firnmq.engines.shardlog.view import View
@@ -64,7 +64,7 @@ class OpenLog:
         request = Append(None, prepared, prepared.held_bytes)
         request.log = log
         request.ticket = ticket
-        request.promise(acks, deadline_s)
+        request.promise(meant_by(acks, config), deadline_s)
         return request if self.keeper.reserve(log, request) else None
 
     def watch(self, watcher: BatchWatcher, end_offset: int) -> bool:

@@ -3,6 +3,7 @@
 from firnmq.index.api import NEVER_MS, IndexSink, KeyHit, Point, SegmentIndex, TagHit, Terms
 from firnmq.index.builder import RECORDS_PER_POINT, IndexBuilder
 from firnmq.index.checkpoint import Checkpoint
+from firnmq.index.entries import IndexEntries
 from firnmq.index.memory import MemorySegmentIndex
 from firnmq.index.rocks import RocksIndexEntries, RocksSegmentIndex
 
@@ -11,6 +12,7 @@ __all__ = [
     "RECORDS_PER_POINT",
     "Checkpoint",
     "IndexBuilder",
+    "IndexEntries",
     "IndexSink",
     "KeyHit",
     "MemorySegmentIndex",

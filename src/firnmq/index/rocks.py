@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from firnmq.disk import Family, KeyValueStore
 from firnmq.index.api import KeyHit, Point, TagHit
 from firnmq.index.checkpoint import Checkpoint
+from firnmq.index.entries import IndexEntries, Row
 from firnmq.index.layout import (
     CHECKPOINT,
     KEY,
@@ -15,7 +16,6 @@ from firnmq.index.layout import (
     TAG,
     TERM_BYTES_MAX,
     TIME,
-    TIME_KEY,
     U64,
     aborted_key,
     checkpoint_key,
@@ -77,7 +77,7 @@ class RocksIndexEntries:
         self.entries.append((deletion_key(self._shard_uid, offset), packed))
 
 
-class RocksSegmentIndex:
+class RocksSegmentIndex(IndexEntries):
     """Answers from the key-value store; a SegmentIndex."""
 
     __slots__ = ("_kv", "_segment_seq", "_shard_uid")
@@ -124,38 +124,12 @@ class RocksSegmentIndex:
                 yield TagHit(base_offset, position, offsets)
             lower = entries[-1][0] + b"\x00"
 
-    def points(self) -> list[tuple[int, int, int]]:
-        """Every point: offset, position, greatest timestamp before it; in order."""
-        size = len(self._prefix(TIME))
-        before = {
-            offset: biased - 2**63
-            for key, _ in self._entries(TIME)
-            for biased, offset in (TIME_KEY.unpack_from(key, size),)
-        }
-        found = []
-        for key, place in self._entries(OFFSET):
-            offset: int = U64.unpack_from(key, size)[0]
-            found.append((offset, int.from_bytes(place, "big"), before[offset]))
-        return found
-
-    def keys(self) -> Iterator[tuple[bytes, int, int]]:
-        """Every key as it is stored, with its newest record's offset and batch; by key."""
-        size = len(self._prefix(KEY))
-        for key, entry in self._entries(KEY):
-            yield key[size:], U64.unpack_from(entry)[0], int.from_bytes(entry[8:], "big")
-
-    def tags(self) -> Iterator[tuple[bytes, int, int, list[int]]]:
-        """Every tag as it is stored with a batch's base offset, position and relative offsets."""
-        size = len(self._prefix(TAG)) + 2
-        for key, entry in self._entries(TAG):
-            position, offsets = unpack_offsets(entry)
-            yield key[size:-8], U64.unpack_from(key, len(key) - 8)[0], position, offsets
-
-    def _entries(self, kind: int) -> Iterator[tuple[bytes, bytes]]:
-        lower, upper = self._prefix(kind), self._prefix(kind + 1)
-        while entries := self._kv.items(Family.INDEX, lower, upper, _ENTRIES_PER_READ):
-            yield from entries
-            lower = entries[-1][0] + b"\x00"
+    def rows(self, kind: int, after: bytes | None) -> list[Row]:
+        prefix, upper = self._prefix(kind), self._prefix(kind + 1)
+        lower = prefix if after is None else prefix + after + b"\x00"
+        found = self._kv.items(Family.INDEX, lower, upper, _ENTRIES_PER_READ)
+        size = len(prefix)
+        return [(key[size:], value) for key, value in found]
 
     def checkpoint(self) -> Checkpoint | None:
         entry = self._kv.get(Family.INDEX, self._prefix(CHECKPOINT))

@@ -27,6 +27,8 @@ RULES = "rules/"
 USERS = "users/"
 MEMBERS = "members/"
 COORDINATORS = "coordinators/"
+CORDONS = "cordons/"
+LOADS = "loads/"
 CLUSTER = "cluster"
 INCARNATIONS = "incarnations/"
 NEXT_UID = "counters/next_shard_uid"
@@ -249,6 +251,22 @@ class MarkRecord(Record, frozen=True, kw_only=True):
     renewed_ms: int
 
 
+class CordonRecord(Record, frozen=True, kw_only=True):
+    """A node that is to get no shards."""
+
+    node: int
+    since_ms: int
+
+
+class LoadRecord(Record, frozen=True, kw_only=True):
+    """How much a node holds, as it told last. It belongs to the node's session."""
+
+    node: int
+    stored_bytes: int
+    free_bytes: int
+    """Of its disk."""
+
+
 class CoordinatorRecord(Record, frozen=True, kw_only=True):
     """Which node keeps the groups and transactional ids of a slot."""
 
@@ -308,6 +326,14 @@ def node_key(node: int) -> str:
 
 def member_key(node: int) -> str:
     return f"{MEMBERS}{node:010d}"
+
+
+def cordon_key(node: int) -> str:
+    return f"{CORDONS}{node:010d}"
+
+
+def load_key(node: int) -> str:
+    return f"{LOADS}{node:010d}"
 
 
 def mark_key(node: int) -> str:

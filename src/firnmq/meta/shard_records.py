@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from firnmq.engines.catalog.segments import SegmentState
 from firnmq.errors import ShardNotFound, StaleEpoch
 from firnmq.meta.api import Compare, Entry, TxnConflict
+from firnmq.meta.cache import MetaCache
 from firnmq.meta.nodes import NodeIdentity
 from firnmq.meta.ranged import RangedStore
 from firnmq.meta.records import (
@@ -87,3 +88,12 @@ class ShardRecords:
         if segment.epoch != epoch or segment.state not in states:
             raise StaleEpoch(f"{name}/{seq}", epoch, segment.epoch)
         return entry, segment
+
+
+def leads_alone(cache: MetaCache, record: ShardRecord, node: int) -> bool:
+    """Whether the node leads the shard and no other node has its active segment. Shards with more
+    replicas get their roles from the replication."""
+    if record.leader != node:
+        return False
+    entry = cache.get(segment_key(record.name, record.active))
+    return entry is None or len(decode(entry, SegmentRecord).replicas) <= 1

@@ -63,7 +63,7 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
-from firnmq.meta.shard_records import ShardRecords
+from firnmq.meta.shard_records import ShardRecords, leads_alone
 
 T = TypeVar("T")
 _log = EventLogger("meta")
@@ -131,12 +131,13 @@ class MetaShards(ShardRecords):
         config: TopicConfig,
         topic_id: str | None = None,
         *,
-        leaders: Mapping[str, Replica] | None = None,
+        replicas: Mapping[str, tuple[Replica, ...]] | None = None,
         topic: Callable[[], Compare] | None = None,
     ) -> list[ShardSpec]:
         """Registers shards with their first segments, under numbers that were never used.
 
-        `leaders` are the nodes of the shards, by name; by default all are this node's. `topic`
+        `replicas` are the nodes of the shards, by name, of which the first one leads; by default
+        all are this node's. `topic`
         reads what every transaction compares: that the topic is still there. It is called again
         when the topic has changed.
 
@@ -152,7 +153,7 @@ class MetaShards(ShardRecords):
         revision = 0
         with self._adding:
             for part in _parts(names, per_txn):
-                revision, added = self._add(part, config, topic_id, leaders, topic)
+                revision, added = self._add(part, config, topic_id, replicas, topic)
                 specs += added
         self._cache.wait_for_revision(revision, self.wait_s)
         return specs
@@ -162,7 +163,7 @@ class MetaShards(ShardRecords):
         names: list[str],
         config: TopicConfig,
         topic_id: str | None,
-        leaders: Mapping[str, Replica] | None,
+        replicas: Mapping[str, tuple[Replica, ...]] | None,
         topic: Callable[[], Compare] | None,
     ) -> tuple[int, list[ShardSpec]]:
         options = None if topic_id is not None else config.options()
@@ -187,18 +188,18 @@ class MetaShards(ShardRecords):
             for name in names:
                 key = shard_key(name)
                 compares.append(Compare.absent(key))
-                leader = None if leaders is None else leaders[name]
+                placed = () if replicas is None else replicas[name]
                 record = ShardRecord(
                     name=name,
                     uid=uid,
                     active=0,
-                    leader=0 if leader is None else leader.node,
+                    leader=placed[0].node if placed else 0,
                     topic_id=topic_id,
                     options=options,
                 )
                 puts[key] = encode(record)
                 puts[segment_key(name, 0)] = (
-                    own_segment if leader is None else encode(self._active(first, leader))
+                    encode(self._active(first, placed)) if placed else own_segment
                 )
                 specs.append(ShardSpec(name=name, uid=uid, config=config))
                 uid += 1
@@ -296,6 +297,10 @@ class MetaShards(ShardRecords):
             )
         return found
 
+    def has_here(self, record: SegmentRecord) -> bool:
+        """Whether this node has a segment's bytes."""
+        return record.is_local if self._seen_by is None else self._seen_by in record.holders
+
     def kept_here(self) -> dict[str, int]:
         """The numbers, by name, of shards that this node leads or holds segments of."""
         kept = {spec.name: spec.uid for spec in self.shards()}
@@ -366,6 +371,11 @@ class MetaShards(ShardRecords):
     def active_seq(self, uid: int) -> int:
         return self._shard(uid)[1].active
 
+    @property
+    def own_holders(self) -> tuple[int, ...]:
+        """The holders of a segment that this node alone has; none where the node is alone."""
+        return () if self._seen_by is None else (self._seen_by,)
+
     def not_led(self, uid: int) -> NotLeader:
         """The error for what only the shard's leader does, which another node is."""
         _, shard = self._shard(uid)
@@ -394,7 +404,7 @@ class MetaShards(ShardRecords):
                 following, leader=leader.node, epoch=shard.epoch + 1
             )
             active = dataclasses.replace(active, leader_epoch=following.epoch)
-        record = self._active(active, leader)
+        record = self._active(active, () if leader is None else (leader,))
         puts: dict[str, Record] = {
             segment_key(name, active.seq): record,
             shard_entry.key: following,
@@ -418,7 +428,11 @@ class MetaShards(ShardRecords):
         bounds = (segment.start, last.end)
         if (new.base_offset, new.end_offset) != bounds or new.state is not SegmentState.SEALED:
             raise IllegalTransition(f"segment {new.seq} cannot become another segment")
-        puts: dict[str, Record] = {entry.key: sealed_record(segment, new, last.producers)}
+        changed = sealed_record(segment, new, last.producers)
+        if self._is_shared and new.slot != segment.slot:  # It was rewritten here.
+            own = self._node.replica
+            changed = msgspec.structs.replace(changed, replicas=(own.node,), isr=(own,))
+        puts: dict[str, Record] = {entry.key: changed}
         puts.update((other.key, deleted_record(record)) for other, record in others)
         compared = (entry, *(other for other, _ in others))
         self._txn([Compare.unchanged(each) for each in compared], puts)
@@ -550,14 +564,16 @@ class MetaShards(ShardRecords):
     def _meta_of(self, entry: Entry) -> SegmentMeta:
         return meta_of(segment_seq_of(entry.key), decode(entry, SegmentRecord), self._seen_by)
 
-    def _active(self, meta: SegmentMeta, leader: Replica | None = None) -> SegmentRecord:
-        leader = leader or self._node.replica
+    def _active(self, meta: SegmentMeta, replicas: tuple[Replica, ...] = ()) -> SegmentRecord:
+        """`replicas`: by default this node alone; the first one leads."""
+        replicas = replicas or (self._node.replica,)
         return SegmentRecord(
             state=SegmentState.ACTIVE,
             epoch=meta.epoch,
-            leader=leader.node,
-            replicas=(leader.node,),
-            isr=(leader,),
+            leader=replicas[0].node,
+            replicas=tuple(each.node for each in replicas),
+            isr=replicas,
+            opened=replicas if len(replicas) > 1 else (),
             start=meta.base_offset,
             created_ms=meta.created_ms,
             leader_epoch=meta.leader_epoch,
@@ -566,15 +582,6 @@ class MetaShards(ShardRecords):
 
     def _now(self) -> int:
         return self._clock.now_ms()
-
-
-def leads_alone(cache: MetaCache, record: ShardRecord, node: int) -> bool:
-    """Whether the node leads the shard and no other node has its active segment. Shards with more
-    replicas get their roles from the replication."""
-    if record.leader != node:
-        return False
-    entry = cache.get(segment_key(record.name, record.active))
-    return entry is None or len(decode(entry, SegmentRecord).replicas) <= 1
 
 
 def _in_part(name: str, error: FirnError) -> StorageFailed:

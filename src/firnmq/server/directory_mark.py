@@ -61,6 +61,9 @@ class DirectoryMark:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
+        # Everything is synced by now, which the next boot of the machine must know.
+        self._record = msgspec.structs.replace(self._record, boot_id="")
+        self._seen = (-1, -1)
         try:
             self.renew()
         except FirnError as error:

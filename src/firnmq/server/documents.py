@@ -63,7 +63,7 @@ class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
             end_offset=status.end_offset,
             length_bytes=status.length_bytes,
             segment_count=len(status.segments),
-            store_only_bytes=sum(each.length for each in status.segments if not each.is_local),
+            store_only_bytes=sum(each.length for each in status.segments if not each.is_on_nodes),
             failure=status.failure,
         )
 
@@ -131,6 +131,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     medium: str
     is_local: bool
+    """Whether nodes have the bytes; otherwise they are only in the object store."""
+    holders: list[int]
+    """The nodes that have them; empty if the node is alone."""
     object_key: str | None
     """Its objects' name in the object store, without suffix, if a copy is there or under way."""
     base_offset: int
@@ -155,7 +158,8 @@ def segments_of(topic: str, seq: int, status: ShardStatus) -> list[Segment]:
                 segment_seq=meta.seq,
                 state=meta.state.value,
                 medium=meta.medium.value,
-                is_local=meta.is_local,
+                is_local=meta.is_on_nodes,
+                holders=list(meta.holders),
                 object_key=None if meta.tier is None else meta.tier.key,
                 base_offset=meta.base_offset,
                 end_offset=meta.end_offset if is_sealed else status.end_offset,
@@ -481,12 +485,70 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     leaders: int
     """Shards that it leads; while it is away, so are they."""
     stored_bytes: int | None = None
-    """Of those shards. An active segment counts once it was used since the node's start. None if
-    the node does not answer."""
+    """Of segments that it holds. An active one counts once it was used since the node's start. None
+    if the node does not answer."""
     coordinator_slots: int
     """Of 64, over which groups are spread; those without a node get one when they are used."""
+    cordoned: bool = False
+    """Whether it gets no shards any more."""
+    free_bytes: int | None = None
+    """Of its disk, as it told within the last minute."""
     kafka: str
     http: str
+
+
+class NewLeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    node: int
+    """The node that is to lead the shard."""
+
+
+class ShardMoved(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard that another node leads now; nothing was copied."""
+
+    topic: str
+    shard: int
+    source: int
+    """The node that led it."""
+    target: int
+    error: str | None = None
+    """Why it has not moved, if so."""
+
+
+class RebalanceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    node: int | None = None
+    """Only shards that this node leads."""
+    dry_run: bool = False
+    """Only say what would move."""
+
+
+class Rebalanced(msgspec.Struct, frozen=True, kw_only=True):
+    moves: list[ShardMoved]
+    """Those of this call, or with `dry_run` those to come, at most a hundred."""
+    left_count: int
+    """Moves for the next calls, at most a hundred."""
+
+
+class NodeCordon(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    cordoned: bool
+    """Whether the node is to get no shards any more."""
+
+
+class NodeStays(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node leads and holds."""
+
+    node: int
+    cordoned: bool
+    movable_count: int
+    """Shards that it leads and that can move."""
+    pinned_count: int
+    """Shards that it leads and that cannot: of memory and RocksDB."""
+    pinned: list[str]
+    """At most a hundred of them."""
+    held_segments: int
+    """Sealed segments that no other node has; they stay."""
+    held_bytes: int
+    coordinator_slots: int
+    """Of 64, over which groups are spread; they stay."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):

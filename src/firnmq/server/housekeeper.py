@@ -35,6 +35,7 @@ class Housekeeper:
             rounds += 1
             self._do("state_sync_failed", self._store.kv.sync_late)
             self._do("disk_check_failed", self._store.guard.look)
+            self._do("load_report_failed", self._store.report_load)
             if rounds % rounds_per_upkeep == 0:
                 self._do("housekeeping_failed", self._upkeep)
 

@@ -44,6 +44,14 @@ class DirectoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     incarnation: int
     mark: int = 0
     """Of a cluster's node: goes up while the node stores something."""
+    made_in: int = 1
+    """The incarnation in which the directory was made: nothing that was synced is lost since."""
+    kept_since: int = 1
+    """The first incarnation after the last boot that found the directory in use: what was not
+    synced is there since."""
+    boot_id: str = ""
+    """Of the machine's present boot; empty once the directory was closed, with everything synced.
+    """
 
 
 def register_directory(

@@ -24,6 +24,7 @@ from firnmq.adapter import (
 from firnmq.adapter.catalog import TOPIC_WAIT_S
 from firnmq.adapter.forwarding import ShardFollower
 from firnmq.adapter.holders import HolderService, PeerMedium
+from firnmq.adapter.manager import check_alone
 from firnmq.clock import Clock, SystemClock
 from firnmq.config import StorageType, StoreConfig, TieringConfig
 from firnmq.disk import (
@@ -116,7 +117,8 @@ class LocalStore:
         self.member = member
         self._replication = replication
         self._cold = cold
-        self._peers: PeerMedium | None = None
+        self.peers: PeerMedium | None = None
+        """Reads segments that other nodes hold."""
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
         self._tells_of_no_store = False
@@ -219,23 +221,36 @@ class LocalStore:
         return self.tier.mover
 
     def stored_bytes(self) -> int:
-        """Bytes of this node's shards. An active segment counts once its log is open."""
+        """Bytes of the segments that this node has. An active one counts once its log is open."""
+        total = 0
         sealed: dict[str, int] = {}
         for entry in self.cache.below(SEGMENTS):
             record = decode(entry, SegmentRecord)
-            if record.is_local and record.state is not SegmentState.DELETED:
+            if record.state is not SegmentState.DELETED:
                 shard = shard_of_segment(entry.key)
                 sealed[shard] = sealed.get(shard, 0) + record.length
+                if self.shards.has_here(record):
+                    total += record.length
         for engine in self.engines.values():
             for shard in engine.opened():
                 with suppress(FirnError):  # It is being deleted, or cannot be read.
-                    sealed[shard] = engine.status(shard).length_bytes
-        return sum(length for shard, length in sealed.items() if self._find_shard(shard))
+                    length = engine.status(shard).length_bytes
+                    total += max(length - sealed.get(shard, 0), 0)
+        return total
 
     def _find_shard(self, name: str) -> ShardSpec | None:
         """A shard of this node."""
         found = (engine.find_shard(name) for engine in self.engines.values())
         return next((spec for spec in found if spec is not None), None)
+
+    def report_load(self) -> None:
+        """Tells the other nodes of a cluster, now and then, how much this one holds."""
+        if self.member is None:
+            return
+        cluster = self.member.cluster
+        if cluster.registration is not None and cluster.loads.is_due:
+            free_bytes = self.guard.free_bytes
+            cluster.loads.report(cluster.registration, self.stored_bytes(), free_bytes)
 
     def roll_tiered(self, topic: str | None = None) -> None:
         """Seals the active segments of topics with tiering, or of one of them, in shards that this
@@ -306,6 +321,7 @@ class LocalStore:
         """Logs of shards with other replicas, for the driver of replication."""
         if self.member is not None:
             self.member.move_by(self.catalog, self.engines, self._snapshots)
+            self.rolls.placing = self.member.mover
         self.verifier = Verifier(
             kv=self.kv,
             state=self.state,
@@ -349,8 +365,8 @@ class LocalStore:
             opened.callback(self.tier.close)
             self._cold = self.tier.cold
         if self.member is not None:
-            self._peers = PeerMedium(self.member.cluster, self.path, is_appending, append_count)
-            opened.callback(self._peers.close)
+            self.peers = PeerMedium(self.member.cluster, self.path, is_appending, append_count)
+            opened.callback(self.peers.close)
 
     def _backend(self, layouts: dict[str, ByteLayout]) -> DurableBackend:
         return DurableBackend(
@@ -364,7 +380,7 @@ class LocalStore:
             shared=self.shared,
             due=DueTimes(self.kv, self.config.producer_expiration_ms),
             snapshots=self._snapshots,
-            peers=self._peers,
+            peers=self.peers,
         )
 
     def _open_shared(self, opened: ExitStack) -> None:
@@ -411,8 +427,14 @@ class LocalStore:
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
         member.mark.start(lambda: self.pool.turn_count)
-        holder = HolderService(member.cluster, self.catalog, self._durable_backend.open_segment)
+        backend = self._durable_backend
+        assert backend.snapshots is not None
+        holder = HolderService(
+            member.cluster, self.catalog, backend.open_segment, backend.snapshots.read_packed
+        )
         opened.callback(holder.close)
+        member.replicate(self.replicas, self.catalog, self.clock)
+        opened.callback(member.replication.close)
         member.serve(self.catalog, drivers, follower, holder)
 
     def _open_pool(self, opened: ExitStack, backend: DurableBackend) -> None:
@@ -465,6 +487,9 @@ class LocalStore:
             shard_count_max=self.config.shard_count_max,
             shared_shard_count_max=self._shared_shard_count_max(),
             cluster_claim=None if self.member is None else self.member.cluster.claim_topic,
+            with_replicas=(
+                check_alone if self.member is None else self.member.cluster.with_replicas
+            ),
         )
         opened.callback(self.manager.close)
 

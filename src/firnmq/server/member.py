@@ -26,11 +26,13 @@ from firnmq.cluster.config import ClusterConfig
 from firnmq.cluster.nodes.cluster import PING, Cluster
 from firnmq.cluster.nodes.registration import Registration
 from firnmq.cluster.peers import PeerNetwork
-from firnmq.config import MetaConfig
+from firnmq.cluster.replication.driving.driver import ReplicationDriver
+from firnmq.config import Durability, MetaConfig, TopicConfig
 from firnmq.disk import KeyValueStore, run_blocking
 from firnmq.disk.private import PRIVATE_FILE
 from firnmq.engines import Engine
 from firnmq.engines.media.snapshots import SnapshotFiles
+from firnmq.engines.replicas import Replicas
 from firnmq.errors import Corruption, FirnError, InvalidArgument, NodeUnavailable
 from firnmq.health import Health, ProblemKind
 from firnmq.meta import (
@@ -65,6 +67,7 @@ from firnmq.server.identity import (
 )
 
 _SECRET_BYTES = 32
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SECOND_S = 1.0
 """How long a process that is listed as this node has to answer."""
 _FORWARD_THREADS = 32
@@ -84,8 +87,11 @@ class ClusterMember:
         self.cluster_id = ""
         self.cluster: Cluster
         self.mover: ShardMover
+        self.holder: HolderService
         self.service: ShardService
         self.mark: DirectoryMark
+        self.replication: ReplicationDriver
+        self._directory: DirectoryRecord
         self.peer_port = 0
 
     def open_meta(self, clock: Clock) -> MetaStore:
@@ -122,16 +128,43 @@ class ClusterMember:
         self._refuse_second(meta)
         _check_age(path, meta, known, self.node)
         last = _incarnation(meta, self.node)
-        record = DirectoryRecord(directory_id, self.node, last + 1)
+        record = self._record(directory_id, last + 1, known)
         write_down(kv, record)
         if entry is None:
             self._enter(meta, directory_id, clock, path)
         identity = take_incarnation(meta, self.node)
         if identity.incarnation != last + 1:  # Another process was faster.
-            record = DirectoryRecord(directory_id, self.node, identity.incarnation)
+            record = self._record(directory_id, identity.incarnation, known)
             write_down(kv, record)
+        self._directory = record
         self.mark = DirectoryMark(kv, meta, identity, record, clock)
         return identity
+
+    def _record(
+        self, directory_id: str, incarnation: int, known: DirectoryRecord | None
+    ) -> DirectoryRecord:
+        """What the directory says of itself from now on: `known` is what it has said before."""
+        boot_id = _boot_id()
+        if known is None:
+            made_in = kept_since = incarnation
+        else:
+            made_in = known.made_in
+            is_kept = known.boot_id in ("", boot_id)
+            kept_since = known.kept_since if is_kept else incarnation
+        return DirectoryRecord(
+            directory_id,
+            self.node,
+            incarnation,
+            made_in=made_in,
+            kept_since=kept_since,
+            boot_id=boot_id,
+        )
+
+    def continuous_since(self, config: TopicConfig) -> int:
+        """The incarnation since which nothing was lost of what this node has reported as durable,
+        of a topic with these options."""
+        is_synced = config.durability is Durability.FSYNC
+        return self._directory.made_in if is_synced else self._directory.kept_since
 
     def _refuse_second(self, meta: MetaStore) -> None:
         """InvalidArgument if a process that is this node answers: it has another directory, or this
@@ -166,7 +199,15 @@ class ClusterMember:
     def begin(
         self, meta: MetaStore, cache: MetaCache, shards: MetaShards, identity: NodeIdentity
     ) -> Cluster:
-        self.cluster = Cluster(meta, cache, shards, identity, self.secret, self._certificates)
+        self.cluster = Cluster(
+            meta,
+            cache,
+            shards,
+            identity,
+            self.secret,
+            self._certificates,
+            replication_factor=self.config.replication_factor,
+        )
         self._waiting = ThreadPoolExecutor(_FORWARD_THREADS, thread_name_prefix="firn-forward")
         return self.cluster
 
@@ -185,6 +226,24 @@ class ClusterMember:
         """Makes what gives shards to other nodes, and takes them."""
         self.mover = ShardMover(self.cluster, catalog, engines, snapshots, self._waiting)
 
+    def replicate(self, replicas: Replicas, catalog: TopicCatalog, clock: Clock) -> None:
+        """Begins to keep this node's replicas of shards that several nodes have."""
+
+        def config_of(topic_id: str) -> TopicConfig | None:
+            topic = catalog.registered(topic_id)
+            return None if topic is None else topic.config
+
+        self.replication = ReplicationDriver(
+            self.cluster,
+            replicas,
+            config_of,
+            self.continuous_since,
+            clock,
+            session_ttl_s=self.config.session_ttl_ms / 1000,
+        )
+        self.cluster.on_session = self.replication.session_renewed
+        self.replication.start()
+
     def serve(
         self,
         catalog: TopicCatalog,
@@ -193,7 +252,10 @@ class ClusterMember:
         holder: HolderService,
     ) -> None:
         """Begins to answer other nodes."""
-        self.service = ShardService(self.cluster, catalog, drivers, follower)
+        self.service = ShardService(
+            self.cluster, catalog, drivers, follower, self.replication.wait_led
+        )
+        self.holder = holder
         self.service.others |= holder.handlers
         self.service.others[MOVE.name] = self.mover.serve_move
         self.service.others[TAKE_SNAPSHOT.name] = self.mover.serve_snapshot
@@ -229,6 +291,7 @@ class ClusterMember:
                 partial(self._renewed, health),
                 ttl_s=self.config.session_ttl_ms / 1000,
             )
+            self.cluster.renewed(None)
             self._keep_address(self.cluster.store, kafka)
         except TxnConflict:
             raise NodeUnavailable(self.node, "another process has registered it") from None
@@ -290,3 +353,11 @@ def _incarnation(meta: MetaStore, node: int) -> int:
 
 async def _answers(asking: PeerNetwork, node: int) -> None:
     await asking.call(node, PING, b"", lambda value, raw: None, timeout_s=_SECOND_S)
+
+
+def _boot_id() -> str:
+    """Of the machine's present boot; another one at every call where the system does not tell."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return uuid.uuid4().hex

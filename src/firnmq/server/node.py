@@ -20,6 +20,7 @@ from firnmq.brokers.kafka.offsets import GroupOffsets, KvGroupStore
 from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.kafka.topic_names import TopicNames
 from firnmq.brokers.kafka.transaction_gate import TransactionGate
 from firnmq.brokers.kafka.transactions import KvTransactionStore, TransactionCoordinator
 from firnmq.brokers.security import Authenticator, UserStore
@@ -91,10 +92,7 @@ class Node:
         local = self._open_store()
         member = local.member
         local.offset_rows.limits = config.kafka.groups.offset_limits
-        coordinator = GroupCoordinator(
-            KvGroupStore(local.offset_rows), config=config.kafka.groups, wall_clock=local.clock
-        )
-        await self._stack.enter_async_context(coordinator)
+        coordinator = await self._stack.enter_async_context(_coordinator(local, config))
         storage, offsets = KafkaStorage(local.manager), GroupOffsets(local.offsets)
         producer_ids = ProducerIds(local.kv, None if member is None else local.meta)
         others = _other_nodes(member, local)
@@ -317,6 +315,15 @@ class _OtherNodes:
 
     def serve_requests(self, broker: KafkaBroker) -> None:
         self._member.service.others[OPERATION] = self.forwarding.served_by(broker.serve_forwarded)
+
+
+def _coordinator(local: LocalStore, config: NodeConfig) -> GroupCoordinator:
+    return GroupCoordinator(
+        KvGroupStore(local.offset_rows),
+        TopicNames(local.catalog),
+        config=config.kafka.groups,
+        wall_clock=local.clock,
+    )
 
 
 def _other_nodes(member: ClusterMember | None, local: LocalStore) -> _OtherNodes | None:

@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from firnmq.meta import Compare, Session, SqliteMetaStore
 
 SECTOR_BYTES = 512
 """What a disk writes whole or not at all."""
+_JOURNALS = "journal-*.log"
 
 
 class Fate(Enum):
@@ -48,7 +49,8 @@ class PowerCut:
             for pattern in ("segments/*/*", "shared/*")
             for path in source.glob(pattern)
         }
-        self._log_bytes = self.database_logs()
+        self.journal_lengths: Callable[[], dict[str, int]] = dict
+        """How much of each file of the key-value store's journal is on the device; −1: all."""
         self.has_come = False
 
     def step(self) -> None:
@@ -81,20 +83,12 @@ class PowerCut:
     def note_removed(self, path: str) -> None:
         self._files.pop(path, None)
 
-    def database_logs(self) -> dict[str, int]:
-        """RocksDB's write-ahead logs with their lengths."""
-        return {path.name: path.stat().st_size for path in (self._source / "db").glob("*.log")}
-
-    def _database_files(self) -> dict[str, int] | None:
-        """All but the logs, with their lengths; None if one went just now."""
+    def _database_files(self, pattern: str) -> dict[str, int] | None:
+        """Those of one kind with their lengths; None if one went just now."""
         try:
-            files = [each for each in (self._source / "db").iterdir() if each.suffix != ".log"]
-            return {each.name: each.stat().st_size for each in files}
+            return {each.name: each.stat().st_size for each in (self._source / "db").glob(pattern)}
         except FileNotFoundError:
             return None
-
-    def note_logs_synced(self, lengths: dict[str, int]) -> None:
-        self._log_bytes.update(lengths)
 
     def _survivors(self, synced: bytes, written: bytes) -> bytes:
         fate = self._rng.choice(tuple(Fate))
@@ -111,25 +105,29 @@ class PowerCut:
         return bytes(left)
 
     def _copy_database(self) -> None:
-        """Tables and the manifest are synced by RocksDB itself; its logs only when asked to.
+        """Tables and the manifest are synced by RocksDB itself; the journal only when asked to.
 
-        RocksDB changes them in its own threads: the copy is repeated until none changed during it.
+        Threads change them at any time: the copy is repeated until no table and no name of a
+        journal changed during it. The journal comes last, since it is never behind the tables.
         """
-        target = self._remains / "db"
+        source, target = self._source / "db", self._remains / "db"
         while True:
-            before = self._database_files()
+            before = self._database_files("[!j]*"), set(self._database_files(_JOURNALS) or ())
             try:
-                shutil.copytree(self._source / "db", target, ignore=shutil.ignore_patterns("LOCK"))
-                if before is not None and self._database_files() == before:
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("LOCK", "journal*"))
+                synced = self.journal_lengths()
+                for name in before[1]:
+                    shutil.copy(source / name, target / name)
+                after = self._database_files("[!j]*"), set(self._database_files(_JOURNALS) or ())
+                if before[0] is not None and after == before:
                     break
             except (shutil.Error, FileNotFoundError):
                 pass  # A table went while it was copied.
             shutil.rmtree(target, ignore_errors=True)
-        for name, length in self.database_logs().items():
-            copied = min(length, (target / name).stat().st_size)
-            os.truncate(
-                target / name, self._rng.randrange(self._log_bytes.get(name, 0), copied + 1)
-            )
+        for name in before[1]:
+            length = (target / name).stat().st_size
+            if synced.get(name, -1) >= 0:
+                os.truncate(target / name, self._rng.randrange(synced[name], length + 1))
 
 
 class CrashFiles(FileCache):
@@ -187,13 +185,12 @@ class CrashKeyValueStore(KeyValueStore):
     def __init__(self, path: Path, cut: PowerCut) -> None:
         super().__init__(path)
         self._cut = cut
+        cut.journal_lengths = self.journal_synced_lengths
 
     def sync(self) -> None:
         with self._cut.lock:
             self._cut.step()
-            lengths = self._cut.database_logs()
             super().sync()
-            self._cut.note_logs_synced(lengths)
 
 
 class CrashMetaStore(SqliteMetaStore):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from firnmq.adapter.forwarding import ClusterDriver
 from firnmq.cluster.config import ClusterConfig
-from firnmq.config import MetaConfig, TopicConfig
+from firnmq.config import MetaConfig, TieringConfig, TopicConfig
 from firnmq.disk import run_blocking
 from firnmq.engines.engine import LogEngine
 from firnmq.record import NewRecord
@@ -22,8 +22,9 @@ TOPIC = "t"
 class Stores:
     """Numbered from 1 on."""
 
-    def __init__(self, path: Path, count: int = 2) -> None:
+    def __init__(self, path: Path, count: int = 2, tiering: TieringConfig | None = None) -> None:
         self.path = path
+        self._tiering = tiering
         self._opened: dict[int, ExitStack] = {}
         self.stores: dict[int, LocalStore] = {}
         for number in range(1, count + 1):
@@ -36,7 +37,9 @@ class Stores:
         config = ClusterConfig(enabled=True, meta_file=self.path / "cluster.db")
         member = ClusterMember(config, MetaConfig(), number)
         stack = ExitStack()
-        store = LocalStore(self.path / f"node{number}", member=member, background=False)
+        store = LocalStore(
+            self.path / f"node{number}", member=member, background=False, tiering=self._tiering
+        )
         stack.callback(store.close)
         member.register(store.clock, store.health, "127.0.0.1:1", "", lambda: None)
         stack.callback(member.unregister)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from firnmq.adapter.forwarding.rebalancing import Rebalancer
 from firnmq.disk import run_blocking
 from firnmq.engines import AdapterOffsetStrategy
 from firnmq.errors import InvalidArgument, KeyNotFound, NodeUnavailable
@@ -174,3 +176,97 @@ def _settle(stores: Stores) -> None:
         assert store.member is not None
         follower = store.member.service._follower
         assert follower.wait(store.cache.revision, 30.0)
+
+
+def test_rolls_move_shards_to_a_node_that_joins(tmp_path: Path) -> None:
+    stores = Stores(tmp_path, count=1)
+    try:
+        stores.create(shards=6)
+        shards = [stores.shard(seq) for seq in range(6)]
+        for shard in shards:
+            stores.write(1, shard, *map(_record, range(10)))
+        stores.open(2)
+        before = _file_bytes(stores, 1)
+        # 1. One roll of each: the new node gets half of the shards, and no byte.
+        for shard in shards:
+            stores.engine(1).roll(shard)
+        assert Counter(map(stores.leader, shards)) == {1: 3, 2: 3}
+        assert _file_bytes(stores, 2) == 0
+        # 2. Nobody copies anything later, either; and every record is there, wherever one asks.
+        for shard in shards:
+            stores.write(2, shard, *map(_record, range(10, 20)))
+            for number in (1, 2):
+                assert stores.values(number, shard) == [b"%d" % each for each in range(20)]
+        assert _file_bytes(stores, 1) >= before
+        # 3. More rolls change nothing: it is even.
+        for shard in shards:
+            stores.engine(stores.leader(shard)).roll(shard)
+        assert Counter(map(stores.leader, shards)) == {1: 3, 2: 3}
+    finally:
+        stores.close()
+
+
+def test_a_cordoned_node_gives_its_shards_away(stores: Stores) -> None:
+    stores.create(shards=4)
+    shards = [stores.shard(seq) for seq in range(4)]
+    member = stores[1].member
+    assert member is not None
+    member.cluster.cordons.set(1, is_cordoned=True)
+    stores.catch_up()
+    rebalancer = Rebalancer(member.cluster, member.mover, lambda shard: stores.driver(1))
+    done = run_blocking(rebalancer.run(1))
+    assert [(each.move.source, each.move.target, each.error) for each in done] == [(1, 2, None)] * 2
+    assert set(map(stores.leader, shards)) == {2}
+    # Neither rolls nor new topics bring it any.
+    for shard in shards:
+        stores.write(1, shard, _record(0))
+        stores.engine(2).roll(shard)
+    assert set(map(stores.leader, shards)) == {2}
+    stays = rebalancer.stays(2)
+    assert (len(stays.movable), stays.pinned, stays.held_segments) == (4, [], 4)
+
+
+def _file_bytes(stores: Stores, number: int) -> int:
+    """Bytes of a node's segment files, without what is preallocated."""
+    files = (stores.path / f"node{number}" / "segments").glob("*/*.log")
+    return sum(len(path.read_bytes().rstrip(b"\0")) for path in files)
+
+
+def test_compaction_takes_what_other_nodes_hold(stores: Stores) -> None:
+    options = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0",
+        "min.compaction.lag.ms": "0",
+    }
+    stores.create(options=options)
+    shard = stores.shard()
+    first = stores.leader(shard)
+    other = 3 - first
+    _write(stores, 1, shard, 50, 0)
+    stores.move(1, shard, other)
+    _write(stores, 1, shard, 20, 50)
+    stores.engine(other).roll(shard)
+    directory = stores.path / f"node{first}" / "segments" / shard
+    assert len(list(directory.glob("*.log"))) == 1
+    # 1. While the holder is away, nothing of it is lost, and nothing else stops.
+    stores.close(first, other)
+    stores.open(other)
+    stores.engine(other).housekeep()
+    assert stores.engine(other).compaction_counts().bytes_out == 0
+    assert stores.values(other, shard, 50)[-1] == b"69"
+    # 2. It is back: the newest record of each key is left, and the leader has it.
+    stores.open(first)
+    stores.engine(other).housekeep()
+    newest = [b"%d" % each for each in range(60, 70)]
+    for number in (1, 2):
+        assert stores.values(number, shard)[-10:] == newest
+        assert len(stores.values(number, shard)) == 10
+    status = run_blocking(stores.driver(1).status(shard))
+    assert {each.holders for each in status.segments} == {(other,)}
+    _settle(stores)
+    assert list(directory.glob("*.log")) == []
+    # 3. The same after restarts.
+    stores.close(first, other)
+    stores.open(other)
+    assert stores.values(other, shard) == newest
+    stores.open(first)

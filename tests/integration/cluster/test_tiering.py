@@ -12,11 +12,18 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 import firnmq
+from firnmq import NewRecord
+from firnmq.config import TieringConfig
+from firnmq.disk import run_blocking
+from firnmq.record import encode
 from firnmq.server import LocalStore
+from firnmq.server.recovery import recover_directory
+from firnmq.testing.appending import append_batch
 from firnmq.tiering.format.manifest import GroupsManifest
 from firnmq.tiering.format.object_names import SEGMENT, parse
 from tests.integration.admin.serving import firn
 from tests.integration.cluster.nodes import WAIT_S, Nodes, wait_until
+from tests.integration.cluster.stores import Stores
 
 _SHARDS = 6
 _READERS = {"all", "readers-1", "readers-2", "readers-3"}
@@ -170,6 +177,60 @@ def test_history_of_a_cluster_is_in_one_store(nodes: Nodes, store: Path, tmp_pat
         ends = {shard: each.offset for shard, each in local.offsets.committed("all").items()}
     assert len(ends) == _SHARDS
     assert sum(ends.values()) == 840
+
+
+def _producer_batch(producer_id: int, first: int, count: int) -> bytearray:
+    records = [
+        NewRecord(value=b"%d" % n, key=b"key %d" % (n % 5), tags=("t",))
+        for n in range(first, first + count)
+    ]
+    return encode(records, now_ms=1, producer_id=producer_id, producer_epoch=0, base_sequence=first)
+
+
+def test_segments_that_other_nodes_hold_are_uploaded(tmp_path: Path, store: Path) -> None:
+    """1. A shard moves; its new leader uploads what the earlier one holds, indexes and producers
+    included. 2. Local retention drops it there. 3. A look-up by key, tag and offset finds it in the
+    store, and a recovery has the producers."""
+    tiering = TieringConfig(url=store.as_uri())
+    with closing(Stores(tmp_path, tiering=tiering)) as stores:
+        stores.create(options={"tiering": "on", "local.retention.ms": 0, "index.tag": "true"})
+        shard = stores.shard()
+        first = stores.leader(shard)
+        other = 3 - first
+        engine = stores[first].engines["EngineSegment"]
+        run_blocking(append_batch(engine, shard, _producer_batch(7, 0, 20)))
+        stores.move(1, shard, other)
+        run_blocking(stores.driver(1).delete_key(shard, b"key 3"))
+        directory = tmp_path / f"node{first}" / "segments" / shard
+        assert len(list(directory.glob("*.log"))) == 1
+        mover = stores[other].mover
+        mover.request_upload()
+        mover.work()
+        stores.catch_up()
+        mover.work()
+        stores.catch_up()
+        status = mover.status()
+        assert (status.tiered_segments, status.local_segments) == (1, 0), status
+        assert stores[first].mover.status().tiered_segments == 0
+        follower = stores[first].member.service._follower  # type: ignore[union-attr]
+        assert follower.wait(stores[first].cache.revision, WAIT_S)
+        assert list(directory.glob("*.log")) == []
+        live = [n for n in range(20) if n % 5 != 3]
+        for number in (1, 2):
+            assert stores.values(number, shard) == [b"%d" % n for n in live]
+            page = run_blocking(stores.driver(number).read_by_key(shard, b"key 2"))
+            assert [record.offset for record in page.records()] == [17]
+            page = run_blocking(
+                stores.driver(number).read_by_tag(shard, b"t", 0, max_records=100, max_bytes=2**20)
+            )
+            assert [record.offset for record in page.records()] == live
+    recovered = tmp_path / "recovered"
+    recover_directory(recovered, tiering)
+    with closing(LocalStore(recovered, background=False, tiering=tiering)) as local:
+        engine = local.engines["EngineSegment"]
+        assert [each.producer_id for each in engine.producers(shard)] == [7]
+        again = run_blocking(append_batch(engine, shard, _producer_batch(7, 0, 20)))
+        assert again.base_offset == 0, "what the producer sends again is not stored again"
 
 
 def test_a_deleted_topic_leaves_nothing_in_the_store(nodes: Nodes, store: Path) -> None:

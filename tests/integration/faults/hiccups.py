@@ -47,6 +47,7 @@ def operate(
     compacted_count = scene.local.compaction_counts()["EngineSegment"].records_in
     is_hit = faults.matched_count > after
     faults.lift()
+    scene.local.kv.sync_late()  # Both as the housekeeper of a node does.
     scene.local.housekeep()
     check_agreement(scene.local, path, is_lossy=operation == "spill")
     scene = Scene(Path(path), scene.reporter, 2_000_000)

@@ -1,4 +1,4 @@
-/* Makes chosen system calls fail, write short, or end the process. Loaded with LD_PRELOAD.
+/* Makes chosen system calls fail, write short, wait, or end the process. Loaded with LD_PRELOAD.
  *
  * What happens is said in a file that is mapped into every process that loads this library, so a
  * test changes it while they run. shim.py has the same layout.
@@ -17,12 +17,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { OFF, FAIL, END };
+enum { OFF, FAIL, END, HOLD };
 enum { WRITE = 1, SYNC = 2, RENAME = 4, UNLINK = 8, TRUNCATE = 16, MAKE = 32, READ = 64 };
-enum { EXIT_CODE = 77 };
+enum { EXIT_CODE = 77, HELD_US = 2000 };
 
 struct control {
-    int32_t action;     /* OFF, FAIL or END */
+    int32_t action;     /* OFF, FAIL, END or HOLD */
     int32_t error;      /* errno of a failed call */
     uint32_t operations; /* which calls are meant: bits of the enum above */
     int32_t is_partial; /* the first write that is hit does half of its work before that */
@@ -52,6 +52,10 @@ static int64_t hit_path(uint32_t operation, const char *path) {
     int64_t number = __atomic_add_fetch(&control->matched, 1, __ATOMIC_SEQ_CST) - control->after;
     if (number <= 0) return 0;
     if (control->limit && number > control->limit) return 0;
+    if (control->action == HOLD) {
+        while (__atomic_load_n(&control->action, __ATOMIC_SEQ_CST) == HOLD) usleep(HELD_US);
+        return 0;
+    }
     if (control->action == END && !(control->is_partial && operation == WRITE)) _exit(EXIT_CODE);
     return number;
 }

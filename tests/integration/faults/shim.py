@@ -24,7 +24,7 @@ _LAYOUT = struct.Struct(
     "q"  # matched
     "256s"  # path
 )
-_OFF, _FAIL, _END = range(3)
+_OFF, _FAIL, _END, _HOLD = range(4)
 _CONTROL = "FIRN_FAULT_CONTROL"
 EXIT_CODE = 77
 """How a process ends that the library has ended."""
@@ -73,6 +73,10 @@ class Faults:
     def end(self, calls: Calls, path: str, *, after: int, is_partial: bool = False) -> None:
         """The process ends right before the call, or amid the write if it is to be partial."""
         self._set(_END, 0, calls, is_partial, after, 0, path)
+
+    def hold(self, calls: Calls, path: str) -> None:
+        """From now on, such calls on such files wait until `lift`."""
+        self._set(_HOLD, 0, calls, False, 0, 0, path)
 
     def lift(self) -> None:
         self._set(_OFF, 0, Calls(0), False, 0, 0, "")

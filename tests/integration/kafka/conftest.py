@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.kafka.clients import CLIENTS, Client
-from tests.integration.kafka.nodes import QUICK, NodeProcess
+from tests.integration.kafka.nodes import BRISK, QUICK, NodeProcess
 
 _numbers = itertools.count()
 
@@ -36,6 +36,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 def quick_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """Shared too: groups begin at once and forget crashed members soon; no automatic topics."""
     yield from running(NodeProcess(tmp_path_factory.mktemp("quick") / "data", QUICK))
+
+
+@pytest.fixture(scope="session")
+def brisk_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """The same, and members of consumer groups learn soon of what is new."""
+    yield from running(NodeProcess(tmp_path_factory.mktemp("brisk") / "data", BRISK))
+
+
+@pytest.fixture
+def own_brisk_node(tmp_path: Path) -> Iterator[NodeProcess]:
+    yield from running(NodeProcess(tmp_path / "data", BRISK))
 
 
 @pytest.fixture

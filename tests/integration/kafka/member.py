@@ -57,6 +57,16 @@ def run_confluent(options: argparse.Namespace) -> None:
         "auto.offset.reset": "earliest",
         "partition.assignment.strategy": options.strategy,
     }
+    if options.protocol == "consumer":
+        # The coordinator has the time-outs, and an assignor of its own.
+        for name in (
+            "session.timeout.ms",
+            "heartbeat.interval.ms",
+            "partition.assignment.strategy",
+        ):
+            del config[name]
+        config["group.protocol"] = "consumer"
+        config["group.remote.assignor"] = options.strategy
     if options.instance:
         config["group.instance.id"] = options.instance
     consumer = confluent_kafka.Consumer(config)
@@ -163,6 +173,7 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("--instance", default="")
     parser.add_argument("--strategy", default="range")
+    parser.add_argument("--protocol", default="classic")
     parser.add_argument("--session-ms", type=int, default=SESSION_MS)
     options = parser.parse_args()
     if options.client == "aiokafka":

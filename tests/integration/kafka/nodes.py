@@ -21,6 +21,12 @@ QUICK = {
 """Settings of a node for impatient tests; it makes no topics of its own accord."""
 
 
+BRISK = QUICK | {
+    "FIRN_GROUPS_CONSUMER_HEARTBEAT_INTERVAL_MS": "200",
+    "FIRN_GROUPS_CONSUMER_SESSION_TIMEOUT_MS": "10000",
+}
+"""The same for members of consumer groups, which the coordinator tells how often to ask."""
+
 LAGGING = "tests.integration.kafka.lagging_node"
 """A node whose high watermarks are behind the ends of its logs."""
 

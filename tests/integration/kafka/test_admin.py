@@ -98,7 +98,7 @@ def test_topics_come_and_go(admin: AdminClient, node: NodeProcess, new_name: New
 @pytest.mark.parametrize(
     "partitions, replicas, config, code, words",
     [
-        (1, 3, {}, KafkaError.INVALID_REPLICATION_FACTOR, "replication factor 3"),
+        (1, 3, {}, KafkaError.INVALID_REPLICATION_FACTOR, "replication.factor 3"),
         (1, 1, {"cleanup.policy": "shred"}, KafkaError.INVALID_CONFIG, "cleanup.policy: must be"),
         (1, 1, {"min.cleanable.dirty.ratio": "2"}, KafkaError.INVALID_CONFIG, "must be 0 to 1"),
         (1, 1, {"delete.retention.ms": "-2"}, KafkaError.INVALID_CONFIG, "delete.retention.ms"),

@@ -9,6 +9,7 @@ import pytest
 
 from firnmq.brokers.kafka.protocol.messages.produce_fetch import FetchResponse
 from firnmq.disk import pool
+from firnmq.engines import inline as engines_inline
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.append import PreparedBatch
 from firnmq.record import Compression, NewRecord, crc32c, encode, parse_header
@@ -137,14 +138,14 @@ def test_both_paths_give_the_same(
     monkeypatch.setattr(pool, "_INLINE_SLOW_S", 1e9)
     slow = played(tmp_path / "slow", seed, config, is_fast=False)
     inline_count = 0
-    take_written = ShardLog.take_written
+    take_written = engines_inline._take_written
 
     def count(log: ShardLog, batch: PreparedBatch, base_offset: int) -> None:
         nonlocal inline_count
         inline_count += 1
         take_written(log, batch, base_offset)
 
-    monkeypatch.setattr(ShardLog, "take_written", count)
+    monkeypatch.setattr(engines_inline, "_take_written", count)
     fast = played(tmp_path / "fast", seed, config, is_fast=True)
     assert fast == slow
     assert logs_of(tmp_path / "fast") == logs_of(tmp_path / "slow")

@@ -265,6 +265,8 @@ class Catalog:
         self._decide("roll", change)
         return active
 
+    own_holders: tuple[int, ...] = ()
+
     def not_led(self, uid: int) -> NotLeader:
         raise AssertionError("the only node leads")
 

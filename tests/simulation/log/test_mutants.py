@@ -27,7 +27,7 @@ def acknowledged_before_the_sync(patch: Patch) -> None:
 
 
 def sealed_before_the_sync(patch: Patch) -> None:
-    def sync(log: ShardLog) -> None:
+    def sync(log: ShardLog, machine: object) -> None:
         with log.lock:
             log.release_preallocation()
             steps.commit(log)
@@ -66,7 +66,7 @@ def recovered_without_truncating(patch: Patch) -> None:
 
 
 def producers_not_restored(patch: Patch) -> None:
-    def empty(spec: object, backend: object, end_offset: int) -> Snapshot:
+    def empty(spec: object, backend: object, end_offset: int, *, has_moved: bool) -> Snapshot:
         return Snapshot(end_offset)
 
     patch.setattr(recovery, "_read_snapshot", empty)

@@ -123,7 +123,9 @@ class NodeProcess:
         self.follower = ShardFollower(
             self.node, self.cache, self.catalog, {SEGMENT: engine}, lambda shards: None
         )
-        self.service = ShardService(self.cluster, self.catalog, {SEGMENT: engine}, self.follower)
+        self.service = ShardService(
+            self.cluster, self.catalog, {SEGMENT: engine}, self.follower, lambda timeout_s: True
+        )
         address = f"node{self.node}:{self._number + 1}"
         world.network.listening[f"node{self.node}", self._number + 1] = self
         self.producer_ids = ProducerIds(None, store)  # type: ignore[arg-type]

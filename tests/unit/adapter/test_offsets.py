@@ -80,22 +80,22 @@ class FailingSyncs:
     """A database whose syncs fail. What was written since the last one is lost if it is told so."""
 
     def __init__(self, kv: KeyValueStore, path: Path, *, loses: bool) -> None:
-        generation = kv._generation
+        generation, file = kv._generation, kv._journal._file
         assert generation is not None
-        self._database, self._path, self._loses = generation.db, path, loses
+        assert file is not None
+        self._journal, self._path, self._loses = kv._journal, path, loses
         self._synced = {each: each.read_bytes() for each in path.iterdir()}
-        generation.db = self  # type: ignore[assignment]
+        self._close_database = generation.close
+        generation.close = self._close  # type: ignore[method-assign]
+        file.sync = self._refuse  # type: ignore[method-assign]
 
-    def write(self, batch: object) -> None:
-        self._database.write(batch)  # type: ignore[arg-type]
-
-    def flush_wal(self, sync: bool) -> None:
+    def _refuse(self) -> None:
         raise OSError(5, "the device said no")
 
-    def close(self) -> None:
-        self._database.close()
-        del self._database
+    def _close(self) -> None:
+        self._close_database()
         if self._loses:
+            self._journal.close()
             for path in set(self._path.iterdir()) - set(self._synced):
                 path.unlink()
             for path, content in self._synced.items():

@@ -1,14 +1,17 @@
 """The key-value store: order, batches, shared syncs, and life after a failed write."""
 
+import errno
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from firnmq.disk import Family, KeyValueStore
-from firnmq.disk import kv as kv_module
+from firnmq.disk.kv import database as database_module
+from firnmq.disk.kv.journal import JournalFile
 from firnmq.errors import Closed, Corruption, DiskFull, StorageFailed
 
 STATE, INDEX = Family.STATE, Family.INDEX
@@ -101,19 +104,19 @@ def test_entries_are_there_after_a_restart(tmp_path: Path) -> None:
     kv.close()
 
 
-def test_after_a_failed_write_the_next_one_reopens_the_database(kv: KeyValueStore) -> None:
+def test_after_a_failed_write_the_next_one_reopens_the_database(
+    kv: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(kv, (b"before", b"1"))
 
-    class Broken:
-        def write(self, batch: object) -> None:
-            raise OSError(5, "the device said no")
+    def refuse(self: JournalFile, parts: list[bytes]) -> None:
+        raise OSError(errno.EIO, "the device said no")
 
     generation = kv._generation
-    assert generation is not None
-    good, generation.db = generation.db, Broken()  # type: ignore[assignment]
-    with pytest.raises(StorageFailed):
-        put(kv, (b"lost", b"2"))
-    generation.db = good
+    with monkeypatch.context() as patched:
+        patched.setattr(JournalFile, "write", refuse)
+        with pytest.raises(StorageFailed):
+            put(kv, (b"lost", b"2"))
     assert kv.get(STATE, b"before") == b"1", "reads go on"
     put(kv, (b"after", b"3"))
     assert kv._generation is not generation
@@ -140,6 +143,11 @@ def test_a_full_disk_keeps_no_database_from_closing_whose_log_is_synced(tmp_path
     put(kv, (b"unsynced", b"v"))
     assert kv._generation is not None
     kv._generation.families[INDEX] = Unwritten()
+
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    kv._journal.switch = refuse  # type: ignore[method-assign]
     with pytest.raises(DiskFull):
         kv.close()
 
@@ -163,21 +171,32 @@ def test_a_damaged_database_is_called_so(tmp_path: Path) -> None:
         KeyValueStore(tmp_path / "db")
 
 
-def test_writers_wait_for_flushes_without_stopping_other_threads(
+def test_writers_wait_for_merges_without_stopping_other_threads(
     kv: KeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A snapshot stands for flushes that are behind: both are counted by a property."""
-    monkeypatch.setattr(kv_module, "_STOPPED", "rocksdb.num-snapshots")
-    monkeypatch.setattr(kv_module, "_UNCHECKED_BYTES_MAX", 0)
+    """RocksDB refuses writes while its merges are behind; the write waits and is repeated."""
     generation = kv._generation
     assert generation is not None
-    snapshot = generation.db.snapshot()
-    is_waiting = threading.Event()
-    monkeypatch.setattr(kv_module.time, "sleep", lambda _: is_waiting.set())
-    writer = threading.Thread(target=lambda: put(kv, (b"k", b"v")))
-    writer.start()
-    assert is_waiting.wait(60)
-    assert kv.get(STATE, b"k") is None
-    del snapshot
-    writer.join(60)
+
+    class Behind:
+        """The database, with merges that are behind for three writes."""
+
+        def __init__(self, db: Any) -> None:
+            self.db = db
+            self.refusal_count = 0
+
+        def write(self, batch: object, options: object) -> None:
+            self.refusal_count += 1
+            if self.refusal_count <= 3:
+                raise Exception("Result incomplete: Write stall")
+            self.db.write(batch, options)
+
+    good = generation.db
+    behind = generation.db = Behind(good)  # type: ignore[assignment]
+    pauses: list[float] = []
+    monkeypatch.setattr(database_module.time, "sleep", pauses.append)
+    put(kv, (b"k", b"v"))
+    generation.db = good
+    assert behind.refusal_count == 4
+    assert len(pauses) == 3
     assert kv.get(STATE, b"k") == b"v"

@@ -115,7 +115,7 @@ def test_the_metadata_of_a_node_that_is_alone_is_no_clusters(tmp_path: Path) -> 
 def test_what_is_left_of_deleted_shards_goes_at_the_start(tmp_path: Path) -> None:
     store = _opened(tmp_path, 1)
     own = store.node.replica
-    (spec,) = store.shards.add_shards(["t_0"], TopicConfig(), leaders={"t_0": own})
+    (spec,) = store.shards.add_shards(["t_0"], TopicConfig(), replicas={"t_0": (own,)})
     files = [tmp_path / "node1" / "segments" / name / "0.log" for name in ("t_0", "gone_0")]
     for file in files:
         file.parent.mkdir(parents=True)
@@ -142,14 +142,6 @@ def test_what_is_left_of_deleted_shards_goes_at_the_start(tmp_path: Path) -> Non
         ({"FIRN_CLUSTER_ENABLED": "true"}, "either meta.endpoints or cluster.meta_file"),
         ({"FIRN_CLUSTER_META_FILE": "c.db"}, "set cluster.enabled as well"),
         ({"FIRN_META_ENDPOINTS": "127.0.0.1:2379"}, "set cluster.enabled as well"),
-        (
-            {
-                "FIRN_CLUSTER_ENABLED": "true",
-                "FIRN_CLUSTER_META_FILE": "c.db",
-                "FIRN_TIERING_URL": "file:///tmp/x",
-            },
-            "do not use an object store yet",
-        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(variables: dict[str, str], reason: str) -> None:

@@ -154,11 +154,12 @@ class ClusterDriver:
         await self._wait_followed({led.leader for led in leaders if led is not None})
 
     def _add(self, shards: Sequence[str], config: TopicConfig, topic_id: str) -> None:
+        self._cluster.catch_up()  # What was removed just now is not there any more.
         missing = [shard for shard in shards if self._cluster.leaders.get(shard) is None]
         if missing:
-            leaders = self._cluster.place(missing)
+            replicas = self._cluster.place(missing, config.replication_factor or 1)
             self._cluster.shards.add_shards(
-                missing, config, topic_id, leaders=leaders, topic=lambda: self._there(topic_id)
+                missing, config, topic_id, replicas=replicas, topic=lambda: self._there(topic_id)
             )
 
     def _there(self, topic_id: str) -> Compare:

@@ -25,8 +25,9 @@ from firnmq.meta.records import (
     shard_key,
     shard_of_segment,
 )
-from firnmq.meta.shards import leads_alone
+from firnmq.meta.shard_records import leads_alone
 
+_UNSEALED = (SegmentState.ACTIVE, SegmentState.FENCING)
 _log = EventLogger("cluster")
 
 _Work = list[Event] | frozenset[str] | threading.Event | None
@@ -80,9 +81,11 @@ class ShardFollower:
     def _note_segments(self, events: list[Event]) -> None:
         """Queues the shards of which this node may hold less than before."""
         shards = {
-            shard_of_segment(event.key)
+            shard
             for event in events
-            if event.entry is None or self._node in decode(event.entry, SegmentRecord).replicas
+            if (shard := shard_of_segment(event.key)) in self._held
+            or event.entry is None
+            or self._node in decode(event.entry, SegmentRecord).replicas
         }
         if shards:
             self._work.put(frozenset(shards))
@@ -175,8 +178,11 @@ class ShardFollower:
         record = decode(entry, ShardRecord)
         spec = self._spec(record)
         metas = self._segments(name)
-        follows = any(each.state is SegmentState.ACTIVE for each in metas)
-        if spec is None or record.leader == self._node or follows:
+        if spec is None:
+            return
+        if record.leader == self._node or any(each.state in _UNSEALED for each in metas):
+            # The driver of replication has its log. It is removed once the shard is deleted.
+            self._held.setdefault(name, spec)
             return
         if not (metas or name in self._held):
             return

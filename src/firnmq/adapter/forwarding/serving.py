@@ -34,8 +34,12 @@ class ShardService:
         catalog: TopicCatalog,
         drivers: Mapping[str, EngineStorageAdapter],
         follower: ShardFollower,
+        wait_led: Callable[[float], bool],
     ) -> None:
-        """`drivers` are those of this node's engines, by storage type."""
+        """`drivers` are those of this node's engines, by storage type. `wait_led` waits until this
+        node leads the replicated shards that the metadata give it; False if it does not in time.
+        """
+        self._wait_led = wait_led
         self._cluster = cluster
         self._catalog = catalog
         self._drivers = drivers
@@ -87,7 +91,8 @@ class ShardService:
         return answer()
 
     async def _follow(self, revision: int) -> Served:
-        if not await call_blocking(None, self._follower.wait, revision, CATCH_UP_S):
+        is_followed = await call_blocking(None, self._follower.wait, revision, CATCH_UP_S)
+        if not is_followed or not await call_blocking(None, self._wait_led, CATCH_UP_S):
             raise TimedOut("the node has not taken over its shards in time")
         return _served(None)
 

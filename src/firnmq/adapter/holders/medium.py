@@ -18,8 +18,10 @@ from firnmq.disk import run_blocking
 from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.segments import SegmentGone, SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec
+from firnmq.engines.shardlog.snapshot import Snapshot
 from firnmq.errors import Closed, NodeUnavailable, StaleEpoch, TimedOut
-from firnmq.index import KeyHit, Point, TagHit
+from firnmq.index import IndexEntries, KeyHit, Point, TagHit
+from firnmq.index.entries import Row
 from firnmq.tiering.cold.cache import CacheStatistics
 from firnmq.tiering.cold.extents import ObjectPart
 from firnmq.tiering.cold.medium import ColdBytes, ColdStorage
@@ -62,7 +64,7 @@ class PeerMedium:
         return self._storage.open_part(spec.name, meta, part)
 
     def open_index(self, spec: ShardSpec, meta: SegmentMeta, *, fetches: bool = True) -> HeldIndex:
-        return HeldIndex(self._asker, HeldName.of(spec.name, meta), meta.holders)
+        return HeldIndex(self._asker, spec, meta)
 
     def statistics(self) -> CacheStatistics:
         return self._storage.statistics()
@@ -72,15 +74,27 @@ class PeerMedium:
         self._storage.close()
 
 
-class HeldIndex:
-    """A SegmentIndex at the nodes that hold the segment."""
+class HeldIndex(IndexEntries):
+    """A RemoteIndex at the nodes that hold the segment."""
 
-    __slots__ = ("_asker", "_holders", "_name")
+    __slots__ = ("_asker", "_meta", "_name", "_spec")
 
-    def __init__(self, asker: _Asker, name: HeldName, holders: Sequence[int]) -> None:
+    def __init__(self, asker: _Asker, spec: ShardSpec, meta: SegmentMeta) -> None:
         self._asker = asker
-        self._name = name
-        self._holders = holders
+        self._spec = spec
+        self._meta = meta
+        self._name = HeldName.of(spec.name, meta)
+
+    def rows(self, kind: int, after: bytes | None) -> list[Row]:
+        found: list[Row] = self._ask(ops.SEGMENT_ROWS, kind, after)
+        return found
+
+    def snapshot(self) -> Snapshot | None:
+        operation = ops.SEGMENT_SNAPSHOT
+        packed: Buffer = self._asker.ask(operation, self._name, self._meta.holders, (), _raw)
+        if not len(packed):
+            return None
+        return Snapshot.unpack(bytes(packed), self._spec.uid, self._meta.end_offset)
 
     def floor_offset(self, offset: int) -> Point | None:
         found = self._ask(ops.SEGMENT_FLOOR_OFFSET, offset)
@@ -108,7 +122,8 @@ class HeldIndex:
             start_offset = last.last_offset + 1
 
     def _ask(self, operation: Operation, *arguments: object) -> Any:
-        return self._asker.ask(operation, self._name, self._holders, arguments, operation.result_of)
+        holders = self._meta.holders
+        return self._asker.ask(operation, self._name, holders, arguments, operation.result_of)
 
 
 class _Asker:

@@ -11,6 +11,8 @@ READ_BYTES_MAX = 8 * 1024 * 1024
 """Of one answer."""
 TAG_HITS_MAX = 256
 """Of one answer."""
+ROWS_BYTES_MAX = 4 * 1024 * 1024
+"""Of one answer, but for its last row."""
 _LOOK_UP_S = 5.0
 
 
@@ -42,3 +44,9 @@ SEGMENT_TAGGED = Operation(
     "segment_tagged", tuple[HeldName, bytes, int], list[tuple[int, int, list[int]]], _LOOK_UP_S
 )
 """Segment, tag, start offset; at most TAG_HITS_MAX batches with the tag."""
+SEGMENT_ROWS = Operation(
+    "segment_rows", tuple[HeldName, int, bytes | None], list[tuple[bytes, bytes]], 10.0
+)
+"""Segment, kind of index, key of the row before the first one; about ROWS_BYTES_MAX at most."""
+SEGMENT_SNAPSHOT = Operation("segment_snapshot", tuple[HeldName], None, 30.0)
+"""The shard's snapshot at the segment's end, as the answer's raw bytes; none if there is none."""

@@ -20,6 +20,8 @@ from firnmq.disk.files import Buffer
 from firnmq.engines import ShardSpec
 from firnmq.engines.catalog.segments import Segment, SegmentGone, SegmentMeta
 from firnmq.errors import InvalidArgument, StaleEpoch
+from firnmq.index import IndexEntries
+from firnmq.index.entries import KINDS
 from firnmq.meta import Entry
 from firnmq.meta.conversions import meta_of
 from firnmq.meta.records import SegmentRecord, ShardRecord, decode, segment_key, shard_key
@@ -38,8 +40,11 @@ class HolderService:
         cluster: Cluster,
         catalog: TopicCatalog,
         open_segment: Callable[[ShardSpec, SegmentMeta], Segment],
+        read_snapshot: Callable[[ShardSpec, int], Buffer | None],
     ) -> None:
-        """`open_segment` opens bytes and indexes that are here."""
+        """`open_segment` opens bytes and indexes that are here, `read_snapshot` gives what a shard
+        knew at an offset, packed, if that is here."""
+        self._read_snapshot = read_snapshot
         self._cluster = cluster
         self._catalog = catalog
         self._open_segment = open_segment
@@ -61,6 +66,8 @@ class HolderService:
                 lambda segment, key: _packed(segment.index.newest_of_key(key)),
             ),
             ops.SEGMENT_TAGGED.name: self._handler(ops.SEGMENT_TAGGED, _tagged),
+            ops.SEGMENT_ROWS.name: self._handler(ops.SEGMENT_ROWS, _rows),
+            ops.SEGMENT_SNAPSHOT.name: self._snapshot_handler(),
         }
 
     def close(self) -> None:
@@ -82,7 +89,22 @@ class HolderService:
 
         return begin
 
+    def _snapshot_handler(self) -> Handle:
+        def look(name: HeldName) -> Served:
+            spec, meta = self._held(name)
+            packed = self._read_snapshot(spec, meta.end_offset)
+            return Served(b"", () if packed is None else (packed,))
+
+        async def begin(request: Request) -> Awaitable[Served]:
+            (name,) = ops.SEGMENT_SNAPSHOT.decode(request.arguments)
+            return call_blocking(self._threads, look, name)
+
+        return begin
+
     def _segment(self, name: HeldName) -> Segment:
+        return self._open_segment(*self._held(name))
+
+    def _held(self, name: HeldName) -> tuple[ShardSpec, SegmentMeta]:
         """The segment, if it has these bytes and is here; StaleEpoch otherwise."""
         key = segment_key(name.shard, name.seq)
         # The cache may not have the last roll yet, which this node itself may have made.
@@ -97,7 +119,7 @@ class HolderService:
         if topic is None:
             raise _not_held(name)
         spec = ShardSpec(name=record.name, uid=record.uid, config=topic.config)
-        return self._open_segment(spec, meta)
+        return spec, meta
 
     def _meta(self, name: HeldName, entry: Entry | None) -> SegmentMeta | None:
         if entry is None:
@@ -125,6 +147,19 @@ class HolderService:
 def _tagged(segment: Segment, tag: bytes, start_offset: int) -> Served:
     hits = islice(segment.index.tagged(tag, start_offset), ops.TAG_HITS_MAX)
     return _packed([(hit.base_offset, hit.position, list(hit.relative_offsets)) for hit in hits])
+
+
+def _rows(segment: Segment, kind: int, after: bytes | None) -> Served:
+    if kind not in KINDS:
+        raise InvalidArgument("kind", f"{kind} is no index of a segment")
+    assert isinstance(segment.index, IndexEntries), "what is here has its index here"
+    found, size = [], 0
+    for row in segment.index.rows(kind, after):
+        found.append(row)
+        size += len(row[0]) + len(row[1])
+        if size >= ops.ROWS_BYTES_MAX:
+            break
+    return _packed(found)
 
 
 def _packed(value: object) -> Served:

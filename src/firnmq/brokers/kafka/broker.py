@@ -11,6 +11,7 @@ from typing import Any
 
 from firnmq.brokers.kafka.access.changes import AUDITED, names_of_changes
 from firnmq.brokers.kafka.access.guard import Guard
+from firnmq.brokers.kafka.access.table import DESCRIBE_TOPIC
 from firnmq.brokers.kafka.config import KafkaConfig
 from firnmq.brokers.kafka.configs import LOG_DIRS
 from firnmq.brokers.kafka.connections.codec_thread import CodecThread
@@ -18,11 +19,18 @@ from firnmq.brokers.kafka.connections.connection import KafkaConnection
 from firnmq.brokers.kafka.connections.long_requests import LongRequests
 from firnmq.brokers.kafka.connections.sasl import SaslSession
 from firnmq.brokers.kafka.connections.sasl_gate import SaslGate
-from firnmq.brokers.kafka.forwarding import ForwardedClient, OtherNodes, refuse_unreachable
+from firnmq.brokers.kafka.forwarding import (
+    CoordinatorForwarding,
+    ForwardedClient,
+    OtherNodes,
+    refuse_unreachable,
+)
 from firnmq.brokers.kafka.groups import GroupCoordinator
+from firnmq.brokers.kafka.groups.consumer.messages import sees_all
 from firnmq.brokers.kafka.handlers.acls import AclHandler
 from firnmq.brokers.kafka.handlers.configs import ConfigHandler
-from firnmq.brokers.kafka.handlers.fetch import FetchHandler, request_bytes
+from firnmq.brokers.kafka.handlers.consumer_groups import ConsumerGroupHandler
+from firnmq.brokers.kafka.handlers.fetch import FetchHandler
 from firnmq.brokers.kafka.handlers.fetch_quick import QuickFetch
 from firnmq.brokers.kafka.handlers.groups import GroupHandler
 from firnmq.brokers.kafka.handlers.lookup import LookupHandler
@@ -40,30 +48,29 @@ from firnmq.brokers.kafka.offsets import GroupOffsets
 from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.brokers.kafka.protocol import (
     ApiKey,
-    ErrorCode,
     Message,
     Part,
     RequestHeader,
     RequestTooLong,
     UnsupportedVersion,
-    api_versions_response,
     refuse_api_versions,
 )
 from firnmq.brokers.kafka.protocol.messages import (
-    acls,
-    admin,
     groups,
-    metadata,
-    offsets,
     produce_fetch,
-    security,
-    tools,
-    transactions,
+)
+from firnmq.brokers.kafka.routes import (
+    Client,
+    Handler,
+    consumer_routes,
+    owner_of,
+    routes,
+    tool_routes,
 )
 from firnmq.brokers.kafka.statistics import BrokerStatistics
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.transactions import TransactionCoordinator
-from firnmq.brokers.net.address import Address, client_network
+from firnmq.brokers.net.address import Address
 from firnmq.brokers.net.byte_budget import MODERATE_BYTES, ByteBudget, ByteShare
 from firnmq.brokers.net.frame_buffers import FrameBuffers
 from firnmq.brokers.net.limit_log import LimitLog
@@ -87,10 +94,6 @@ _STOP_TIMEOUT_S = 5.0
 _WAITING = (produce_fetch.FetchRequest, groups.JoinGroupRequest, groups.SyncGroupRequest)
 """Requests that may wait long for something that only this client wants to know. One that only
 validates is such a request too: it changes nothing."""
-
-Client = KafkaConnection | ForwardedClient
-Handler = Callable[[Any, RequestHeader, Any], Coroutine[Any, Any, Message]]
-"""The last argument is the client: where others than coordinators answer, a connection."""
 
 
 class KafkaBroker:
@@ -140,12 +143,11 @@ class KafkaBroker:
         self._long_requests = LongRequests(self.limits, config.frame_bytes_max)
         self.turns = turns = Turns()
         self._gate = SaslGate(config, self.statistics, self._frames, self._admitted)
-        self.address = Address(config.advertised_host or config.host, config.port)
+        self.address = address = Address(config.advertised_host or config.host, config.port)
         self._guard = None if authorizer is None else self._new_guard(authorizer, storage)
-        nodes: KafkaNodes = OneNode(config.node_id, config.cluster_id, self.address)
-        self._forwarding, spread = None, None
-        if others is not None:
-            nodes, self._forwarding, spread = others
+        alone: KafkaNodes = OneNode(config.node_id, config.cluster_id, address)
+        self._forwarding: CoordinatorForwarding | None
+        nodes, self._forwarding, spread = others or (alone, None, None)
         self._transactions = transaction_coordinator
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
@@ -156,7 +158,7 @@ class KafkaBroker:
         self._fetch = fetch = FetchHandler(storage, turns)
         self._quick_fetch = QuickFetch(storage, fetch, self.statistics.apis[ApiKey.FETCH])
         self.begin_wait = self._quick_fetch.begin
-        self._handlers = _routes(
+        self._handlers = routes(
             fetch=fetch,
             lookup=LookupHandler(storage, turns),
             metadata_handler=MetadataHandler(storage, config, nodes, turns),
@@ -165,16 +167,29 @@ class KafkaBroker:
                 storage, group_offsets, coordinator, clock, transaction_coordinator, turns, spread
             ),
             topic=TopicHandler(storage, config, turns),
-            configs=ConfigHandler(storage, config, self.address, turns, shown),
+            configs=ConfigHandler(storage, config, address, turns, shown),
             acl=AclHandler(None if authorizer is None else authorizer.rules, turns),
             producer=ProducerHandler(producer_ids, transaction_coordinator),
             transaction=TransactionHandler(
                 storage, transaction_coordinator, coordinator, group_offsets, clock, turns, spread
             ),
         )
-        self._handlers |= _tool_routes(
-            ToolHandler(storage, config, turns, (shown or {}).get(LOG_DIRS, "")),
-            TransactionLookup(transaction_coordinator, clock, turns),
+        self._handlers |= self._more_routes(storage, coordinator, clock, shown or {})
+
+    def _more_routes(
+        self,
+        storage: KafkaStorage,
+        coordinator: GroupCoordinator,
+        clock: Clock,
+        shown: Mapping[str, str],
+    ) -> dict[type[Message], Handler]:
+        """Those of consumer groups and of administrators' tools."""
+        turns = self.turns
+        return consumer_routes(
+            ConsumerGroupHandler(storage, coordinator, turns), self._sees
+        ) | tool_routes(
+            ToolHandler(storage, self._config, turns, shown.get(LOG_DIRS, "")),
+            TransactionLookup(self._transactions, clock, turns),
         )
 
     async def start(self) -> None:
@@ -237,6 +252,16 @@ class KafkaBroker:
     def _admitted(self, client: KafkaConnection, user: str) -> None:
         self._enter_share(client, user)
         self._identify(client, user_principal(user))
+
+    def _sees(self, client: Client) -> Callable[[str], bool]:
+        """Which topics a client may know of."""
+        if self._authorizer is None:
+            return sees_all
+        access = client.access if isinstance(client, KafkaConnection) else None
+        if access is None:
+            access = self._authorizer.access(client.principal, client.peer)
+        need = DESCRIBE_TOPIC
+        return lambda name: access.allows(need.operation, need.kind, name)
 
     def _new_guard(self, authorizer: Authorizer, storage: KafkaStorage) -> Guard:
         """When the rules change, requests like those before are judged again."""
@@ -405,13 +430,13 @@ class KafkaBroker:
         forwarding = self._forwarding
         assert forwarding is not None
         client.may_give_up()
-        owner = _owner_of(client)
+        asker = ForwardedClient(client.peer, owner_of(client), client.principal)
         if self._guard is None:
-            return await forwarding.forward(node, frame, request, client.peer, owner)
+            return await forwarding.forward(node, frame, request, asker)
 
         async def ask(left: Message) -> Message:
             asked = frame if left is request else None
-            return await forwarding.ask(node, asked, header, left, client.peer, owner)
+            return await forwarding.ask(node, asked, header, left, asker)
 
         started_s = perf_counter()
         response = await self._guard.handle(request, header, client, ask)
@@ -442,140 +467,3 @@ class KafkaBroker:
         parts, error_code = await self._frames.encode(header, response, is_long=is_long)
         self.statistics.apis[header.api_key].add(perf_counter() - started_s, error_code)
         return parts
-
-
-def _routes(
-    *,
-    fetch: FetchHandler,
-    lookup: LookupHandler,
-    metadata_handler: MetadataHandler,
-    group: GroupHandler,
-    offset: OffsetHandler,
-    topic: TopicHandler,
-    configs: ConfigHandler,
-    acl: AclHandler,
-    producer: ProducerHandler,
-    transaction: TransactionHandler,
-) -> dict[type[Message], Handler]:
-    """Request class → handler. Some need the version or the client's name as well."""
-
-    async def api_versions(request: Any, header: Any, client: Any) -> Message:
-        return api_versions_response()
-
-    async def join(request: Any, header: RequestHeader, client: Client) -> Message:
-        client_id, owner = header.client_id or "", _owner_of(client)
-        return await group.join(request, header.api_version, client_id, client.peer, owner)
-
-    async def init_producer_id(request: Any, header: RequestHeader, client: Client) -> Message:
-        connection = None
-        if isinstance(client, KafkaConnection) and not client.is_ending:
-            connection = client
-        return await producer.init_producer_id(
-            request, header.api_version, _owner_of(client), connection
-        )
-
-    async def fetch_records(request: Any, header: Any, client: KafkaConnection) -> Message:
-        with client.held.work(request_bytes(request)):
-            return await fetch.handle(request, takes_ranges=client.takes_ranges, turns=client)
-
-    return {
-        metadata.ApiVersionsRequest: api_versions,
-        security.SaslHandshakeRequest: _handshake,
-        security.SaslAuthenticateRequest: _authenticate,
-        metadata.MetadataRequest: _versioned(metadata_handler.metadata),
-        metadata.DescribeClusterRequest: _plain(metadata_handler.describe_cluster),
-        metadata.FindCoordinatorRequest: _versioned(metadata_handler.find_coordinator),
-        produce_fetch.FetchRequest: fetch_records,
-        produce_fetch.ListOffsetsRequest: _versioned(lookup.list_offsets),
-        produce_fetch.OffsetForLeaderEpochRequest: _plain(lookup.offset_for_leader_epoch),
-        groups.JoinGroupRequest: join,
-        groups.SyncGroupRequest: _plain(group.sync),
-        groups.HeartbeatRequest: _plain(group.heartbeat),
-        groups.LeaveGroupRequest: _versioned(group.leave),
-        groups.DescribeGroupsRequest: _versioned(group.describe),
-        groups.ListGroupsRequest: _plain(group.list),
-        groups.DeleteGroupsRequest: _plain(group.delete),
-        offsets.OffsetCommitRequest: _owned(offset.commit),
-        offsets.OffsetFetchRequest: _versioned(offset.fetch),
-        offsets.OffsetDeleteRequest: _plain(offset.delete),
-        admin.CreateTopicsRequest: _versioned(topic.create),
-        admin.DeleteTopicsRequest: _versioned(topic.delete),
-        admin.CreatePartitionsRequest: _plain(topic.create_partitions),
-        admin.DeleteRecordsRequest: _plain(topic.delete_records),
-        admin.DescribeConfigsRequest: _plain(configs.describe),
-        admin.AlterConfigsRequest: _plain(configs.alter),
-        admin.IncrementalAlterConfigsRequest: _plain(configs.alter_some),
-        acls.DescribeAclsRequest: _plain(acl.describe),
-        acls.CreateAclsRequest: _plain(acl.create),
-        acls.DeleteAclsRequest: _plain(acl.delete),
-        transactions.InitProducerIdRequest: init_producer_id,
-        transactions.AddPartitionsToTxnRequest: _versioned(transaction.add_partitions),
-        transactions.AddOffsetsToTxnRequest: _versioned(transaction.add_offsets),
-        transactions.TxnOffsetCommitRequest: _versioned_and_owned(transaction.commit_offsets),
-        transactions.EndTxnRequest: _versioned(transaction.end),
-    }
-
-
-def _tool_routes(tool: ToolHandler, transaction: TransactionLookup) -> dict[type[Message], Handler]:
-    """The same for what administrators' tools ask."""
-    return {
-        tools.DescribeLogDirsRequest: _plain(tool.describe_log_dirs),
-        tools.DescribeProducersRequest: _plain(tool.describe_producers),
-        tools.ListConfigResourcesRequest: _versioned(tool.list_config_resources),
-        tools.ElectLeadersRequest: _plain(tool.elect_leaders),
-        tools.AlterPartitionReassignmentsRequest: _plain(tool.reassign),
-        tools.ListPartitionReassignmentsRequest: _plain(tool.list_reassignments),
-        tools.ListTransactionsRequest: _plain(transaction.list),
-        tools.DescribeTransactionsRequest: _plain(transaction.describe),
-    }
-
-
-async def _handshake(request: Any, header: Any, client: KafkaConnection) -> Message:
-    client.close_when_answered()
-    return security.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
-
-
-async def _authenticate(request: Any, header: Any, client: KafkaConnection) -> Message:
-    client.close_when_answered()
-    return security.SaslAuthenticateResponse(
-        error_code=ErrorCode.ILLEGAL_SASL_STATE,
-        error_message="there is nothing to authenticate on this connection",
-        auth_bytes=b"",
-    )
-
-
-def _owner_of(client: KafkaConnection | ForwardedClient) -> str:
-    """Whom limits per client are about: the authenticated user, or the address."""
-    if isinstance(client, ForwardedClient):
-        return client.owner
-    return f"user {client.sasl.user}" if client.sasl is not None else client_network(client.peer)
-
-
-def _plain(handle: Callable[[Any], Coroutine[Any, Any, Message]]) -> Handler:
-    async def call(request: Any, header: Any, client: Any) -> Message:
-        return await handle(request)
-
-    return call
-
-
-def _owned(handle: Callable[[Any, str], Coroutine[Any, Any, Message]]) -> Handler:
-    async def call(request: Any, header: Any, client: Client) -> Message:
-        return await handle(request, _owner_of(client))
-
-    return call
-
-
-def _versioned_and_owned(
-    handle: Callable[[Any, int, str], Coroutine[Any, Any, Message]],
-) -> Handler:
-    async def call(request: Any, header: RequestHeader, client: KafkaConnection) -> Message:
-        return await handle(request, header.api_version, _owner_of(client))
-
-    return call
-
-
-def _versioned(handle: Callable[[Any, int], Coroutine[Any, Any, Message]]) -> Handler:
-    async def call(request: Any, header: RequestHeader, client: Any) -> Message:
-        return await handle(request, header.api_version)
-
-    return call

@@ -15,6 +15,7 @@ from firnmq.errors import (
     LimitExceeded,
     NodeUnavailable,
     NoObjectStore,
+    NotEnoughReplicas,
     NotFound,
     NotLeader,
     OffsetLimitReached,
@@ -25,6 +26,7 @@ from firnmq.errors import (
     StoreError,
     TierBacklogFull,
     TimedOut,
+    TooFewNodes,
     TooManyShards,
 )
 
@@ -38,6 +40,8 @@ _CODES: tuple[tuple[type[FirnError], ErrorCode], ...] = (
     (InvalidTransactionState, ErrorCode.INVALID_TXN_STATE),
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (TopicIdNotFound, ErrorCode.UNKNOWN_TOPIC_ID),
+    (NotEnoughReplicas, ErrorCode.NOT_ENOUGH_REPLICAS),
+    (TooFewNodes, ErrorCode.INVALID_REPLICATION_FACTOR),
     (NotLeader, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (NodeUnavailable, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -19,7 +19,13 @@ from firnmq.brokers.kafka.protocol import (
     decode_response,
     encode_request,
 )
-from firnmq.brokers.kafka.protocol.messages import groups, offsets, tools, transactions
+from firnmq.brokers.kafka.protocol.messages import (
+    consumer_groups,
+    groups,
+    offsets,
+    tools,
+    transactions,
+)
 from firnmq.brokers.kafka.protocol.refusals import refuse
 from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.cluster.nodes.cluster import Cluster
@@ -38,6 +44,7 @@ _KEYS: Final[dict[type[Message], str]] = {
     groups.SyncGroupRequest: "group_id",
     groups.HeartbeatRequest: "group_id",
     groups.LeaveGroupRequest: "group_id",
+    consumer_groups.ConsumerGroupHeartbeatRequest: "group_id",
     offsets.OffsetCommitRequest: "group_id",
     offsets.OffsetFetchRequest: "group_id",
     offsets.OffsetDeleteRequest: "group_id",
@@ -50,6 +57,7 @@ _KEYS: Final[dict[type[Message], str]] = {
 """The field with the id that decides which node coordinates."""
 _MANY_KEYS: Final[dict[type[Message], Callable[[Any], list[str]]]] = {
     groups.DescribeGroupsRequest: lambda request: list(request.groups),
+    consumer_groups.ConsumerGroupDescribeRequest: lambda request: list(request.group_ids),
     groups.DeleteGroupsRequest: lambda request: list(request.groups_names),
     tools.DescribeTransactionsRequest: lambda request: list(request.transactional_ids),
     offsets.OffsetFetchRequest: lambda request: [each.group_id for each in request.groups],
@@ -63,6 +71,7 @@ class _Asker(msgspec.Struct, frozen=True, array_like=True):
 
     peer: str
     owner: str
+    principal: str = ""
 
 
 class ForwardedClient(NamedTuple):
@@ -70,6 +79,8 @@ class ForwardedClient(NamedTuple):
 
     peer: str
     owner: str
+    principal: str
+    """What a regular expression may find is judged where the topics are compared."""
 
 
 class OtherNodes(NamedTuple):
@@ -110,14 +121,14 @@ class CoordinatorForwarding:
         return targets.pop() if targets else None
 
     async def forward(
-        self, node: int, frame: bytearray, request: Message, peer: str, owner: str
+        self, node: int, frame: bytearray, request: Message, client: ForwardedClient
     ) -> list[Part] | None:
         """The coordinator's answer, or one after which the client looks for the coordinator."""
         try:
             return await self._cluster.network.call(
                 node,
                 OPERATION,
-                msgspec.msgpack.encode(_Asker(peer, owner)),
+                msgspec.msgpack.encode(_Asker(*client)),
                 lambda value, raw: [raw],
                 raw=(bytes(frame),),
                 timeout_s=_REBALANCE_S if isinstance(request, _WAITING) else _ANSWER_S,
@@ -131,12 +142,11 @@ class CoordinatorForwarding:
         frame: bytearray | None,
         header: RequestHeader,
         request: Message,
-        peer: str,
-        owner: str,
+        client: ForwardedClient,
     ) -> Message:
         """The same as messages. Without a frame, the request is not the one that came."""
         asked = frame if frame is not None else _joined(encode_request(header, request))
-        parts = await self.forward(node, asked, request, peer, owner)
+        parts = await self.forward(node, asked, request, client)
         return decode_response(header.api_key, header.api_version, _joined(parts or []))[1]
 
     def served_by(self, serve: ServeFrame) -> Callable[[Request], Awaitable[Awaitable[Served]]]:
@@ -144,7 +154,7 @@ class CoordinatorForwarding:
 
         async def begin(request: Request) -> Awaitable[Served]:
             asker = msgspec.msgpack.decode(request.arguments, type=_Asker)
-            client = ForwardedClient(asker.peer, asker.owner)
+            client = ForwardedClient(*msgspec.structs.astuple(asker))
 
             async def answer() -> Served:
                 parts = await serve(bytearray(request.raw), client)

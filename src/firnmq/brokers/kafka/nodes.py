@@ -24,8 +24,10 @@ class Leader(NamedTuple):
     node_id: int
     """`NO_LEADER` while the leader is away."""
     epoch: int
-    replica: int
-    """The node that has the records, there or not."""
+    replicas: tuple[int, ...] = ()
+    """The nodes that have the records, there or not."""
+    in_sync: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
 
 
 class KafkaNodes(Protocol):
@@ -110,10 +112,18 @@ class ClusterNodes:
         for shard in shards:
             led = self._cluster.leaders.get(shard)
             if led is None:
-                found.append(Leader(NO_LEADER, -1, NO_LEADER))
-            else:
-                node = led.leader if led.leader in there else NO_LEADER
-                found.append(Leader(node, led.epoch, led.leader))
+                found.append(Leader(NO_LEADER, -1))
+                continue
+            placed = self._cluster.replica_sets.get(shard)
+            node = led.leader if led.leader in there else NO_LEADER
+            replicas: tuple[int, ...] = (led.leader,)
+            in_sync = replicas
+            if placed is not None:
+                replicas, in_sync = placed.replicas, placed.in_sync
+                node = NO_LEADER if placed.is_fencing else node
+            offline = tuple(each for each in replicas if each not in there)
+            in_sync = tuple(each for each in in_sync if each in there)
+            found.append(Leader(node, led.epoch, replicas, in_sync, offline))
         return found
 
     async def coordinator(self, name: str) -> BrokerAddress | None:

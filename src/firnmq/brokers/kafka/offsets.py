@@ -13,7 +13,7 @@ from firnmq.adapter import (
     OffsetsLeft,
 )
 from firnmq.adapter.offsets import IsDue
-from firnmq.brokers.kafka.groups import GroupSnapshot, decode_snapshot, encode_snapshot
+from firnmq.brokers.kafka.groups import AnySnapshot, decode_snapshot, encode_snapshot
 from firnmq.disk import Family, KeyValueStore
 from firnmq.errors import FirnError
 
@@ -94,7 +94,7 @@ class KvGroupStore:
         self._kv = rows.kv
         self._executor = executor
 
-    async def save(self, group_id: str, snapshot: GroupSnapshot) -> None:
+    async def save(self, group_id: str, snapshot: AnySnapshot) -> None:
         def write() -> None:
             with self._kv.batch() as batch:
                 batch.put(Family.STATE, _SNAPSHOT + group_id.encode(), encode_snapshot(snapshot))
@@ -102,8 +102,8 @@ class KvGroupStore:
 
         await asyncio.get_running_loop().run_in_executor(self._executor, write)
 
-    async def load_all(self) -> dict[str, GroupSnapshot]:
-        def read() -> dict[str, GroupSnapshot]:
+    async def load_all(self) -> dict[str, AnySnapshot]:
+        def read() -> dict[str, AnySnapshot]:
             rows = self._kv.items(Family.STATE, _SNAPSHOT, _AFTER_SNAPSHOTS)
             return {key[1:].decode(): decode_snapshot(value) for key, value in rows}
 

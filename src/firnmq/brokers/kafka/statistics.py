@@ -12,6 +12,7 @@ from firnmq.brokers.kafka.protocol import ApiKey, Message
 from firnmq.brokers.kafka.protocol.messages import (
     acls,
     admin,
+    consumer_groups,
     groups,
     metadata,
     offsets,
@@ -103,6 +104,7 @@ _NESTED: Final[dict[type[Message], tuple[str, ...]]] = {
     metadata.FindCoordinatorResponse: ("coordinators",),
     groups.DescribeGroupsResponse: ("groups",),
     groups.DeleteGroupsResponse: ("results",),
+    consumer_groups.ConsumerGroupDescribeResponse: ("groups",),
     offsets.OffsetCommitResponse: ("topics", "partitions"),
     offsets.OffsetFetchResponse: ("topics", "partitions"),
     offsets.OffsetDeleteResponse: ("topics", "partitions"),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from firnmq.cli.console import json_option, print_json, print_table, time_text
+from firnmq.cli.console import count, json_option, print_json, print_table, time_text
+from firnmq.cli.node import NodeClient
 from firnmq.cli.target import running_node, target_options
 from firnmq.nodefile import node_serving
 
@@ -58,7 +59,7 @@ def print_nodes(nodes: list[dict[str, Any]]) -> None:
     rows = [
         (
             each["node"],
-            each["state"],
+            f"{each['state']}, cordoned" if each["cordoned"] else each["state"],
             each["incarnation"] or "",
             time_text(each["registered_ms"]) if each["registered_ms"] else "",
             each["leaders"],
@@ -70,6 +71,55 @@ def print_nodes(nodes: list[dict[str, Any]]) -> None:
         for each in nodes
     ]
     print_table(headings, rows)
+
+
+@cluster.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would move.")
+@target_options
+@json_option
+def rebalance(dry_run: bool, as_json: bool) -> None:
+    """Spread the leaders of shards evenly over the nodes.
+
+    Shards move by themselves as their segments fill; this does it now. Nothing is copied: segments
+    stay where they are, and new ones are made by the new leaders.
+    """
+    client = running_node(changes=True)
+    if dry_run:
+        found = client.call("POST", ("cluster", "rebalance"), {"dry_run": True})
+        if as_json:
+            print_json(found)
+            return
+        for each in found["moves"]:
+            click.echo(
+                f"shard {each['shard']} of {each['topic']}: node {each['source']} to "
+                f"node {each['target']}"
+            )
+        click.echo(f"{count(found['left_count'], 'shard')} would move")
+        return
+    moved, failures = rebalanced(client)
+    if as_json:
+        print_json({"moved_count": moved, "failures": failures})
+    else:
+        click.echo(f"{count(moved, 'shard')} moved")
+        for failure in failures:
+            click.echo(failure, err=True)
+    if failures:
+        raise click.exceptions.Exit(1)
+
+
+def rebalanced(client: NodeClient, node: int | None = None) -> tuple[int, list[str]]:
+    """Has leaders spread, those of one node alone if it is given, until nothing is left to move or
+    nothing moves; how many have moved, and why the last ones have not."""
+    moved = 0
+    while True:
+        found = client.call("POST", ("cluster", "rebalance"), {"node": node})
+        failed = [each for each in found["moves"] if each["error"] is not None]
+        done = len(found["moves"]) - len(failed)
+        moved += done
+        if not found["left_count"] or not done:
+            return moved, [
+                f"shard {each['shard']} of {each['topic']}: {each['error']}" for each in failed
+            ]
 
 
 @cluster.command()

@@ -48,10 +48,12 @@ def segments(topic: str, shard: int | None, as_json: bool) -> None:
 
 
 def _where(row: dict[str, Any]) -> str:
-    """Which of the two places have the whole segment."""
+    """What has the whole segment: nodes, or the data directory, and the object store."""
     if not row["is_local"]:
         return "store"
-    return "here, store" if row["state"] == "tiered" else "here"
+    nodes = row["holders"]
+    here = f"node {', '.join(map(str, nodes))}" if nodes else "here"
+    return f"{here}, store" if row["state"] == "tiered" else here
 
 
 def segment_rows(topic: str, shard: int | None) -> list[dict[str, Any]]:

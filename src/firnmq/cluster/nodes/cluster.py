@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from firnmq.clock import Clock, SystemClock
+from firnmq.cluster.nodes.balance import NodeLoad
 from firnmq.cluster.nodes.claims import TopicClaims
 from firnmq.cluster.nodes.coordinators import Coordinators
+from firnmq.cluster.nodes.cordons import Cordons, Loads
 from firnmq.cluster.nodes.leaders import Leaders
 from firnmq.cluster.nodes.members import Members
 from firnmq.cluster.nodes.placement import Candidate, place
 from firnmq.cluster.nodes.registration import Registration
+from firnmq.cluster.nodes.replica_sets import ReplicaSets
 from firnmq.cluster.peers import Certificates, PeerNetwork
+from firnmq.config import TopicConfig
 from firnmq.disk import Ticket, run_blocking
-from firnmq.errors import FirnError, InvalidArgument, NodeUnavailable
+from firnmq.errors import FirnError, InvalidArgument, NodeUnavailable, TooFewNodes
 from firnmq.eventlog import EventLogger
 from firnmq.meta import MetaCache, MetaShards, MetaStore, NodeIdentity
 from firnmq.meta.records import NodeRecord, Replica
@@ -39,7 +45,11 @@ class Cluster:
         secret: bytes,
         certificates: Certificates | None = None,
         clock: Clock | None = None,
+        *,
+        replication_factor: int = 1,
     ) -> None:
+        """`replication_factor`: of new topics that do not say it, where there are so many nodes."""
+        self._replication_factor = replication_factor
         self.store = store
         self.cache = cache
         self.shards = shards
@@ -47,14 +57,19 @@ class Cluster:
         self.node = identity.node
         self.members = Members(cache, identity.node)
         self.leaders = Leaders(cache)
+        self.replica_sets = ReplicaSets(cache)
         self.network = PeerNetwork(identity.node, secret, self.members.address_of, certificates)
         self.coordinators = Coordinators(store, cache, self.answering)
         self.members.on_gone = self.network.forget
         self.registration: Registration | None = None
         """Once the node serves."""
+        self.on_session: Callable[[int], None] = lambda asked_ms: None
+        """Told when the store has prolonged the node's session, with when it was asked to."""
         holder = str(identity.replica)
         clock = clock or SystemClock()
         self._claims = TopicClaims(store, holder, lambda: self.registration, clock)
+        self.cordons = Cordons(store, cache, clock)
+        self.loads = Loads(store, cache, clock, identity.node)
 
     def close(self) -> None:
         if self.registration is not None:
@@ -83,20 +98,58 @@ class Cluster:
                 silent.add(node)
         return silent
 
-    def place(self, names: list[str]) -> dict[str, Replica]:
-        """A leader for each new shard; NodeUnavailable if there is no node for them. Waits for
-        nodes that do not answer."""
+    def node_loads(self, movable: Mapping[int, Sequence[str]] | None = None) -> list[NodeLoad]:
+        """The nodes that are registered, with what they lead, as this node's cache knows it.
+        `movable`: which of their shards could be on other nodes."""
+        found = []
+        for node in sorted(self.members.registered):
+            told = self.loads.by_node.get(node)
+            found.append(
+                NodeLoad(
+                    node=node,
+                    leader_count=self.leaders.count_of(node),
+                    movable=() if movable is None else movable.get(node, ()),
+                    stored_bytes=0 if told is None else told.stored_bytes,
+                    free_bytes=None if told is None else told.free_bytes,
+                    is_cordoned=node in self.cordons.nodes,
+                )
+            )
+        return found
+
+    def _not_cordoned(self, records: list[NodeRecord]) -> list[NodeRecord]:
+        """Those that may get shards; all of them, if all are cordoned."""
+        free = [record for record in records if record.node not in self.cordons.nodes]
+        return free or records
+
+    def place(self, names: list[str], factor: int = 1) -> dict[str, tuple[Replica, ...]]:
+        """The replicas of each new shard, the first of which leads; NodeUnavailable if there is no
+        node for them, TooFewNodes if there are fewer than `factor`. Waits for nodes that do not
+        answer."""
         candidates = [
             Candidate(
                 replica=Replica(record.node, record.incarnation),
                 leader_count=self.leaders.count_of(record.node),
+                rack=record.peers.rpartition(":")[0],
             )
-            for record in self.answering()
+            for record in self._not_cordoned(self.answering())
         ]
-        chosen = place(len(names), candidates)
-        if not chosen:
+        if not candidates:
             raise NodeUnavailable(self.node, "no node is registered that could lead new shards")
-        return dict(zip(names, chosen, strict=True))
+        if factor > len(candidates):
+            raise TooFewNodes(factor, len(candidates))
+        return dict(zip(names, place(len(names), candidates, factor), strict=True))
+
+    def with_replicas(self, config: TopicConfig) -> TopicConfig:
+        """The options of a new topic, with the number of its replicas decided; TooFewNodes if there
+        are fewer nodes."""
+        count = len(self.members.registered)
+        factor = config.replication_factor
+        if factor is None:
+            is_single = config.not_replicable is not None or count < self._replication_factor
+            factor = 1 if is_single else self._replication_factor
+        if factor > 1 and factor > count:
+            raise TooFewNodes(factor, count)
+        return dataclasses.replace(config, replication_factor=factor)
 
     def catch_up(self) -> None:
         """Returns once the cache has everything that the store has now; CacheBehind if it does not
@@ -111,6 +164,8 @@ class Cluster:
     def renewed(self, error: FirnError | None) -> None:
         """The registration has tried to renew its session, and failed with the error, if any."""
         if error is None:
+            if self.registration is not None:
+                self.on_session(self.registration.renewed_ms)
             try:
                 self._claims.release_left()
             except FirnError as failure:

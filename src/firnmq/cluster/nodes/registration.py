@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from firnmq.errors import Closed, FirnError
@@ -15,6 +16,11 @@ _log = EventLogger("cluster")
 SESSION_TTL_S = 4.0
 _RENEWALS = 4
 """Per time to live."""
+
+
+def monotonic_ms() -> int:
+    """This process's steady clock."""
+    return time.monotonic_ns() // 1_000_000
 
 
 class Registration:
@@ -42,6 +48,8 @@ class Registration:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         """Held while the session is renewed or replaced."""
+        self.renewed_ms = 0
+        """Before the session was last prolonged, by the clock of `monotonic_ms`."""
         self.session: Session = self._list()
         self._thread = threading.Thread(target=self._keep, name="firn-registration", daemon=True)
         self._thread.start()
@@ -73,9 +81,11 @@ class Registration:
 
     def _list(self) -> Session:
         """Lists the node with a new session; TxnConflict if another process has registered it."""
+        asked_ms = monotonic_ms()
         session = self._store.session(self._ttl_s)
         key = node_key(self._identity.node)
         self._store.txn([self._identity.guard], {key: encode(self._record)}, session=session)
+        self.renewed_ms = asked_ms
         return session
 
     def _keep(self) -> None:
@@ -96,7 +106,9 @@ class Registration:
         entry = self._store.get(self._identity.guard.key)
         if entry is None or entry.mod_revision != self._identity.guard.revision:
             raise TxnConflict(self._identity.guard, 0 if entry is None else entry.mod_revision)
+        asked_ms = monotonic_ms()
         try:
             self.session.keep_alive()
+            self.renewed_ms = asked_ms
         except SessionLapsed:
             self._replace()

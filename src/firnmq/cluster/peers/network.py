@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from firnmq.cluster.peers.certificates import Certificates
@@ -24,6 +23,7 @@ from firnmq.cluster.peers.server import (
 )
 from firnmq.disk import Ticket
 from firnmq.disk.files import Buffer
+from firnmq.disk.loop_calls import call_from_worker, prepare_waker
 from firnmq.errors import Closed, InvalidArgument, NodeUnavailable
 from firnmq.eventlog import EventLogger
 
@@ -109,15 +109,16 @@ class PeerNetwork:
         header = MessageHeader(0, operation, 0, len(arguments))
         return self._link(node).send(header, (arguments, *raw), address)
 
-    def soon(self, act: Callable[..., object], *arguments: object) -> None:
-        """Calls something in the network's thread, in the order of calls; not once it is closed."""
-        if not self._is_closed:
-            with suppress(RuntimeError):  # It was closed since.
-                self._loop.call_soon_threadsafe(act, *arguments)
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Of the network's thread."""
+        return self._loop
 
-    def later(self, delay_s: float, act: Callable[[], object]) -> asyncio.TimerHandle:
-        """Calls something after a time; called in the network's thread."""
-        return self._loop.call_later(delay_s, act)
+    def soon(self, act: Callable[[], object]) -> None:
+        """Calls something in the network's thread, in the order of calls and of notices that
+        workers give to its loop; not once it is closed."""
+        if not self._is_closed:
+            call_from_worker(self._loop, _call, act)
 
     def forget(self, node: int) -> None:
         """Fails what waits for a node that is not registered any more."""
@@ -136,6 +137,7 @@ class PeerNetwork:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        prepare_waker(self._loop)
         self._loop.run_forever()
 
     def _call(self, node: int, call: Call) -> None:
@@ -169,6 +171,10 @@ class PeerNetwork:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _call(act: Callable[[], object]) -> None:
+    act()
 
 
 def _refuse_message(message: PeerMessage) -> None:

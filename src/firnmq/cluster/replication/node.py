@@ -138,6 +138,14 @@ class Node:
                 self._add_replica(event.segment, event.at, event.fence)
                 return []
 
+    def forget(self, segment: SegmentId) -> None:
+        """Drops what is known of a segment: it is sealed and complete here, or deleted."""
+        self.leaders.pop(segment, None)
+        self._unfinished.pop(segment, None)
+        replica = self.replicas.pop(segment, None)
+        if replica is not None and replica.record is not None:
+            self._stop_following(replica.record)
+
     # Routing
 
     def _to_leader(self, segment: SegmentId, event: LeaderEvent, now: MonotonicMs) -> list[Action]:

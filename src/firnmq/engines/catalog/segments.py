@@ -267,6 +267,10 @@ class SegmentBytes(Protocol):
         """Preallocates for the next small durable appends, after one that ended here, if the medium
         can. Returns whether it did."""
 
+    def syncs_quickly(self, end: int) -> bool:
+        """Whether a small durable append that ends here takes so little time that an event loop may
+        wait for it."""
+
     def release_preallocation(self, position: int) -> None:
         """Ends at the position again, without a preallocation; durable with the next `sync`."""
 

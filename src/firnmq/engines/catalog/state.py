@@ -96,6 +96,10 @@ class ShardCatalog(Protocol):
         """Seals the active segment and makes the next one active; that one as it is now. With a
         successor another node leads it, under the next epoch of the shard."""
 
+    @property
+    def own_holders(self) -> tuple[int, ...]:
+        """The holders of a segment that this node alone has; none where the node is alone."""
+
     def not_led(self, uid: int) -> NotLeader:
         """The error for what only the shard's leader does, which another node is."""
 
@@ -168,6 +172,7 @@ class ShardState:
         self.active_seq = catalog.active_seq
         self.start_offset = catalog.start_offset
         self.not_led = catalog.not_led
+        self.own_holders = catalog.own_holders
         self.lake_end = catalog.lake_end
         self.has_lake = catalog.has_lake
         self.deletions = DeletionRows(kv, catalog.has_lake)

@@ -11,7 +11,15 @@ from firnmq.engines.api import CompactionCounts
 from firnmq.engines.compaction.rewrite import CompactionPass
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.troubles import ShardTroubles
-from firnmq.errors import Corruption, FirnError, ShardNotFound, StorageFailed
+from firnmq.errors import (
+    Corruption,
+    FirnError,
+    NodeUnavailable,
+    NotLeader,
+    ShardNotFound,
+    StorageFailed,
+    TimedOut,
+)
 from firnmq.eventlog import EventLogger
 
 _ROUND_BYTES = 256 * 1024 * 1024
@@ -43,6 +51,8 @@ class Compactor:
         """Held by the one thread that compacts; guards all that follows."""
         self._waiting: list[str] = []
         """Shards that have not had their turn since all had one."""
+        self._waiting_for_nodes: set[str] = set()
+        """Shards that cannot be compacted because a node is away, which was logged."""
         self._log: ShardLog | None = None
         self._steps: Generator[int, None, None] | None = None
         """The pass under way over that log."""
@@ -76,8 +86,8 @@ class Compactor:
     def _begin(self, shard: str) -> None:
         try:
             log = self._open_log(shard)
-        except ShardNotFound:
-            return  # Deleted since.
+        except (NotLeader, ShardNotFound):
+            return  # Moved or deleted since.
         except (Corruption, StorageFailed):
             return  # Reported by the opening.
         except (FirnError, OSError) as error:
@@ -98,12 +108,18 @@ class Compactor:
         except (Corruption, StorageFailed) as error:
             self._troubles.upkeep_failed(log.spec.name, error)
             size = None
+        except (NodeUnavailable, TimedOut) as error:
+            if log.spec.name not in self._waiting_for_nodes:
+                _log.warning("compaction_waits", shard=log.spec.name, error=str(error))
+            self._waiting_for_nodes.add(log.spec.name)
+            size = None
         except (FirnError, OSError) as error:
             _log.error("compaction_failed", shard=log.spec.name, error=str(error))
             size = None
         else:
             if size is None:
                 self._troubles.compacted(log.spec.name)
+                self._waiting_for_nodes.discard(log.spec.name)
         if size is not None:
             return size
         with log.lock:

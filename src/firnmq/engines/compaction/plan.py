@@ -21,7 +21,7 @@ def cleanable(
 
     def is_plain(meta: SegmentMeta) -> bool:
         is_sealed = meta.state is SegmentState.SEALED and meta.tier is None
-        return is_sealed and meta.is_local and meta.end_offset <= stable_offset
+        return is_sealed and meta.is_on_nodes and meta.end_offset <= stable_offset
 
     lag_ms = config.min_compaction_lag_ms
     plain = list(takewhile(is_plain, segments))

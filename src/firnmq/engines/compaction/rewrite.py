@@ -199,7 +199,13 @@ class CompactionPass:
             clean_up(log)
             if log.leftovers:
                 raise _Abandoned  # One of them may be in the place that is written next.
-        target = first.meta.become_compacted(slot=1 - first.meta.slot, has_gaps=True)
+        # What another node holds is rewritten here, and is not needed there any more.
+        target = first.meta.become_compacted(
+            slot=1 - first.meta.slot,
+            has_gaps=True,
+            is_local=True,
+            holders=log.backend.state.own_holders,
+        )
         copy = log.backend.new_copy(log.spec, target)
         group: list[Segment] = []
         try:

@@ -253,6 +253,13 @@ class DurableBackend:
     def sync_index(self) -> None:
         self._kv.sync()
 
+    def settle_index(self) -> None:
+        """Makes what the index says now durable. A database that failed is reopened first, without
+        writes whose sync failed: so this is for what is read afterwards."""
+        with self._kv.batch():
+            pass
+        self._kv.sync()
+
     def drop_segment(self, spec: ShardSpec, segment: Segment) -> None:
         if not segment.meta.is_local:
             if segment.meta.holders:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from firnmq.disk import FileCache, remove_tree
+from firnmq.disk.files import Buffer
 from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.shardlog.snapshot import SNAPSHOT_BYTES_MAX, Snapshot
@@ -43,6 +44,14 @@ class SnapshotFiles:
 
     def read(self, spec: ShardSpec, end_offset: int) -> Snapshot | None:
         """The snapshot at an end; None if there is none, Corruption if it is damaged."""
+        data = self.read_packed(spec, end_offset)
+        try:
+            return None if data is None else Snapshot.unpack(data, spec.uid, end_offset)
+        except Corruption as error:
+            raise Corruption(error.reason, where=str(self._path(spec, end_offset))) from error
+
+    def read_packed(self, spec: ShardSpec, end_offset: int) -> Buffer | None:
+        """The same as it is stored, unchecked."""
         path = str(self._path(spec, end_offset))
         length = self._files.length(path)
         if length is None:
@@ -50,12 +59,9 @@ class SnapshotFiles:
         if length > SNAPSHOT_BYTES_MAX:
             raise Corruption(f"{length:,} bytes are no snapshot", where=path)
         try:
-            data = self._files.read_at(path, 0, length)
-            return Snapshot.unpack(data, spec.uid, end_offset)
+            return self._files.read_at(path, 0, length)
         except FileNotFoundError:
             return None
-        except Corruption as error:
-            raise Corruption(error.reason, where=path) from error
 
     def drop_old(self, spec: ShardSpec, metas: Collection[SegmentMeta]) -> None:
         """Removes the snapshots before the active segment's beginning that nothing needs. `metas`

@@ -98,6 +98,7 @@ class NodeReplicas:
             return replica.reached if replica.id.seq == seq else None
 
     def tail_of(self, spec: ShardSpec, chain: Sequence[SegmentMeta]) -> SegmentMeta | None:
+        self._backend.settle_index()  # What is found complete must be so after a power cut.
         held = [each for each in chain if each.is_local and each.state is not SegmentState.DELETED]
         tail = None
         for meta in reversed(held):

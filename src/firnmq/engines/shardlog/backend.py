@@ -77,6 +77,10 @@ class LogState(Protocol):
         """Seals the active segment and makes the next one active; that one as it is now. With a
         successor another node leads it."""
 
+    @property
+    def own_holders(self) -> tuple[int, ...]:
+        """The holders of a segment that this node alone has; none where the node is alone."""
+
     def not_led(self, uid: int) -> NotLeader:
         """The error for what only the shard's leader does, which another node is."""
 

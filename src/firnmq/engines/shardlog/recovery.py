@@ -252,7 +252,7 @@ class Before(NamedTuple):
         active = segments[-1].meta
         last = segments[-2].meta if len(segments) > 1 else None
         # The holders of a segment are known in a cluster alone.
-        is_ours = not active.holders or active.leader_epoch == 0
+        is_ours = not active.holders or active.leader_epoch == 0 or active.base_offset == 0
         if last is not None:
             is_ours = is_ours or last.is_led
         return cls(start_offset, () if last is None else last.transactions, not is_ours)

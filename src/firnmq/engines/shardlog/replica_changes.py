@@ -45,8 +45,8 @@ def truncate_replica(log: ShardLog, state: ShardState, end_offset: int) -> Reach
     checkpoint = index_of(tail.segment).checkpoint()
     replica = log.replica
     assert replica is not None
-    if checkpoint is None or checkpoint.indexed_upto > end_offset:
-        # Nothing is indexed; or the seal has lost what was shown: only a full scan undoes that.
+    if checkpoint is not None and checkpoint.indexed_upto > end_offset:
+        # The seal has lost what was shown: only a full scan undoes that.
         truncate_log(log, backend, state, end_offset, position)
         replica.truncated(log)
         return reached_by(log)

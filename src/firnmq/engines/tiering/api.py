@@ -20,6 +20,7 @@ from firnmq.record.deletion import Deletion
 if TYPE_CHECKING:
     from firnmq.engines.catalog.segments import Rows, SegmentBytes, SegmentMeta
     from firnmq.engines.catalog.state import ShardSpec
+    from firnmq.engines.shardlog.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,19 @@ class SealedSource(Protocol):
     def index(self) -> IndexDump: ...
 
 
+class RemoteIndex(SegmentIndex, Protocol):
+    """An index of a segment that other nodes hold, and that can be read as a whole."""
+
+    def points(self) -> list[tuple[int, int, int]]: ...
+
+    def keys(self) -> Iterator[tuple[bytes, int, int]]: ...
+
+    def tags(self) -> Iterator[tuple[bytes, int, int, list[int]]]: ...
+
+    def snapshot(self) -> Snapshot | None:
+        """What the shard knew at the segment's end, if a holder has that."""
+
+
 class RemoteMedium(Protocol):
     """Reads segments that are not here: those in the store, or those that other nodes hold. Safe
     with threads."""
@@ -119,6 +133,9 @@ class Unreachable:
         self._refuse()
 
     def preallocate(self, position: int) -> bool:
+        self._refuse()
+
+    def syncs_quickly(self, end: int) -> bool:
         self._refuse()
 
     def release_preallocation(self, position: int) -> None:

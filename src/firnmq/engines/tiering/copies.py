@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from firnmq.config import TopicConfig
 from firnmq.disk.files import Buffer
@@ -13,9 +14,8 @@ from firnmq.engines.catalog.segments import Segment, SegmentMeta, SegmentState
 from firnmq.engines.catalog.state import ShardState
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.changes import change_copy, take_changes
-from firnmq.engines.tiering.api import IndexDump, TierCopy
+from firnmq.engines.tiering.api import IndexDump, RemoteIndex, TierCopy
 from firnmq.errors import Corruption, InvalidArgument, StaleEpoch
-from firnmq.index import RocksSegmentIndex
 
 
 def begin_copy(log: ShardLog, seq: int, copy: TierCopy) -> SegmentMeta:
@@ -100,7 +100,7 @@ def sealed_segment(log: ShardLog, seq: int) -> Segment:
 
 
 class SegmentSource:
-    """A SealedSource over a segment that is here. Needs no lock.
+    """A SealedSource over a segment that a node has, this one or another. Needs no lock.
 
     If the segment is dropped while it is copied, reading raises SegmentGone, or the index has less:
     the copy can then not be finished.
@@ -136,8 +136,7 @@ class SegmentSource:
             yield bytes(pending)
 
     def index(self) -> IndexDump:
-        meta, index = self.meta, self._segment.index
-        assert isinstance(index, RocksSegmentIndex)
+        meta, index = self.meta, cast(RemoteIndex, self._segment.index)
         return IndexDump(
             points=index.points(),
             keys=index.keys(),
@@ -152,13 +151,15 @@ class SegmentSource:
         log, meta = self._log, self.meta
         snapshots = log.backend.snapshots
         snapshot = None if snapshots is None else snapshots.read(log.spec, meta.end_offset)
+        if snapshot is None and not meta.is_local:
+            snapshot = cast(RemoteIndex, self._segment.index).snapshot()
         if snapshot is not None:
             return snapshot.producers
         return self._state.producers(log.spec.uid, meta.seq)
 
 
 def _check_stored(log: ShardLog, segment: Segment) -> None:
-    if not segment.meta.is_local:
+    if not segment.meta.is_on_nodes:
         raise StaleEpoch(f"{log.spec.name}/{segment.meta.seq}", -1, segment.meta.epoch)
     if segment.bytes.is_memory:
         raise InvalidArgument(

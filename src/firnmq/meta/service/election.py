@@ -148,12 +148,14 @@ class Candidate:
         name: str,
         *,
         is_taken: Callable[[], bool],
+        key: str = CONTROLLER_KEY,
         clock: Clock | None = None,
         ttl_s: float = TTL_S,
         rng: random.Random | None = None,
     ) -> None:
-        """`is_taken` says, from a cache, whether there is a controller."""
+        """`is_taken` says, from a cache, whether there is a controller; `key` is what it puts."""
         self._store = store
+        self._key = key
         self._name = name
         self._is_taken = is_taken
         self._clock = clock or SystemClock()
@@ -180,7 +182,7 @@ class Candidate:
             if not self._election.is_leading(self._now()):
                 return None
             return Compare(
-                key=CONTROLLER_KEY, revision=self._election.revision, field=CompareField.CREATE
+                key=self._key, revision=self._election.revision, field=CompareField.CREATE
             )
 
     def note_replaced(self) -> None:
@@ -211,8 +213,8 @@ class Candidate:
         asked_ms = self._now()
         try:
             self._session = session = self._store.session(self._ttl_s)
-            key = Compare.absent(CONTROLLER_KEY)
-            revision = self._store.txn([key], {CONTROLLER_KEY: self._name.encode()}, (), session)
+            absent = Compare.absent(self._key)
+            revision = self._store.txn([absent], {self._key: self._name.encode()}, (), session)
         except TxnConflict:
             self._end_session()
             self._handle(NotWon())

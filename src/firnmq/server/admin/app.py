@@ -27,6 +27,7 @@ from firnmq.server.admin.console.serving import (
 from firnmq.server.admin.console.views import ConsoleViews
 from firnmq.server.admin.elsewhere import Elsewhere
 from firnmq.server.admin.endpoint import Call, Endpoint
+from firnmq.server.admin.endpoints.cluster import ClusterAdmin
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
 from firnmq.server.admin.endpoints.rules import RuleAdmin
@@ -91,7 +92,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         TierAdmin(parts, others),
         LakeAdmin(parts, others),
         status,
-        reports.cluster,
+        ClusterAdmin(parts, reports),
         console,
     )
     console.samples.start()

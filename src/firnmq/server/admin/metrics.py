@@ -138,11 +138,34 @@ class Metrics:
             "firn_http_body_bytes", "Bytes of unanswered HTTP requests.", self._bodies.used_bytes
         )
 
+    def _of_cluster(self) -> Iterator[Metric]:
+        local = self._parts.local
+        member = local.member
+        if member is None or local.peers is None:
+            return
+        fetched = local.peers.statistics()
+        yield _counter(
+            "firn_shards_moved",
+            "Shards that this node has given to others.",
+            member.mover.moved_count,
+        )
+        yield _counter(
+            "firn_peer_fetched_bytes",
+            "Bytes of segments that this node has read from others that hold them.",
+            fetched.fetched_bytes,
+        )
+        yield _counter(
+            "firn_peer_served_bytes",
+            "Bytes of segments that others have read from this node.",
+            member.holder.served_bytes,
+        )
+
     def _storage(self) -> Iterator[Metric]:
         files = self._parts.local.file_statistics()
         pool = self._parts.local.pool_statistics()
         yield _counter("firn_fsyncs", "Syncs of segment files.", files.sync_count)
         yield _counter("firn_written_bytes", "Bytes to segment files.", files.written_bytes)
+        yield from self._of_cluster()
         yield _gauge("firn_open_files", "Segment files open.", files.open_files)
         yield _counter("firn_turns", "Turns of the I/O workers.", pool.turn_count)
         yield _counter(

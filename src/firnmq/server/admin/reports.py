@@ -120,6 +120,7 @@ async def _cluster_status(parts: NodeParts, reports: NodeReports) -> ClusterStat
     there = dict(cluster.members.registered)
     found = await reports.of(there)
     slots = cluster.coordinators.counts()
+    told = dict(cluster.loads.by_node)
     nodes = []
     for number in sorted(cluster.members.known):
         record = there.get(number)
@@ -134,6 +135,8 @@ async def _cluster_status(parts: NodeParts, reports: NodeReports) -> ClusterStat
                 leaders=cluster.leaders.count_of(number),
                 stored_bytes=report.stored_bytes if isinstance(report, NodeReport) else None,
                 coordinator_slots=slots[number],
+                cordoned=number in cluster.cordons.nodes,
+                free_bytes=None if number not in told else told[number].free_bytes,
                 kafka="" if record is None else record.kafka,
                 http="" if record is None else record.http,
             )

@@ -11,6 +11,7 @@ from firnmq.lake.plans.plan import Plan, Wanted
 from firnmq.server.admin.console.views import ConsoleViews
 from firnmq.server.admin.console_routes import console_endpoints
 from firnmq.server.admin.endpoint import Call, Endpoint, Parameter
+from firnmq.server.admin.endpoints.cluster import ClusterAdmin
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.endpoints.lake import LakeAdmin
 from firnmq.server.admin.endpoints.rules import RuleAdmin
@@ -26,20 +27,26 @@ from firnmq.server.documents import (
     GroupDescription,
     GroupSummary,
     LakeProgress,
+    NewLeader,
     NewPassword,
     NewRecords,
     NewRules,
     NewTopic,
+    NodeCordon,
     NodeStatus,
+    NodeStays,
     OffsetMoved,
     OffsetReset,
     OptionChanges,
     Placement,
+    Rebalanced,
+    RebalanceRequest,
     RulesAdded,
     RuleSelection,
     ScrubRequest,
     Segment,
     ShardDeletion,
+    ShardMoved,
     StoredRecord,
     TopicDeleted,
     TopicDescription,
@@ -63,18 +70,11 @@ def endpoints(
     tier: TierAdmin,
     lake: LakeAdmin,
     status: Callable[[], Awaitable[NodeStatus]],
-    cluster: Callable[[], Awaitable[ClusterStatus]],
+    cluster: ClusterAdmin,
     console: ConsoleViews,
 ) -> list[Endpoint]:
     return [
-        Endpoint(
-            method="GET",
-            role=Role.READ,
-            path="/v1/cluster",
-            summary="The cluster's nodes, as this one knows them, and how many shards each leads.",
-            gives=ClusterStatus,
-            answer=lambda _: cluster(),
-        ),
+        *_cluster_endpoints(cluster),
         Endpoint(
             method="GET",
             role=Role.READ,
@@ -91,6 +91,47 @@ def endpoints(
         *_tier_endpoints(tier),
         *_lake_endpoints(lake),
         *console_endpoints(console),
+    ]
+
+
+def _cluster_endpoints(cluster: ClusterAdmin) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/cluster",
+            summary="The cluster's nodes, as this one knows them, and how many shards each leads.",
+            gives=ClusterStatus,
+            answer=lambda _: cluster.status(),
+        ),
+        Endpoint(
+            method="POST",
+            role=Role.OPERATE,
+            path="/v1/cluster/rebalance",
+            summary="Spread the leaders of shards evenly over nodes that are not cordoned, twenty "
+            "moves per call. Nothing is copied.",
+            takes=RebalanceRequest,
+            gives=Rebalanced,
+            answer=lambda call: cluster.rebalance(call.body),
+        ),
+        Endpoint(
+            method="PUT",
+            role=Role.OPERATE,
+            path="/v1/cluster/nodes/{node}",
+            summary="Cordon a node, so that it gets no shards any more, or end that.",
+            takes=NodeCordon,
+            gives=NodeStays,
+            answer=lambda call: cluster.cordon(call.path["node"], call.body),
+        ),
+        Endpoint(
+            method="PUT",
+            role=Role.OPERATE,
+            path="/v1/topics/{topic}/shards/{shard}/leader",
+            summary="Have another node lead a shard. Nothing is copied.",
+            takes=NewLeader,
+            gives=ShardMoved,
+            answer=lambda call: cluster.move(call.path["topic"], call.path["shard"], call.body),
+        ),
     ]
 
 

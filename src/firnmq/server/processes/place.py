@@ -110,6 +110,7 @@ def config_of(config: NodeConfig, directory: Path, process: int, port: int) -> N
             config.cluster,
             enabled=True,
             meta_file=directory / META_NAME,
+            replication_factor=1,  # The processes of one machine are lost together.
             host="127.0.0.1",
             port=0,
             advertised_host=None,

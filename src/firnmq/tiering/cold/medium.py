@@ -209,6 +209,9 @@ class ColdBytes:
     def preallocate(self, position: int) -> bool:
         return False
 
+    def syncs_quickly(self, end: int) -> bool:
+        return False
+
     def release_preallocation(self, position: int) -> None:
         """There is none."""
 

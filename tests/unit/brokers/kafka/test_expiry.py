@@ -28,6 +28,7 @@ from firnmq.brokers.kafka.offsets import GroupOffsets, KvGroupStore
 from firnmq.brokers.kafka.producer_ids import ProducerIds
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
 from firnmq.brokers.kafka.storage import KafkaStorage
+from firnmq.brokers.kafka.topic_names import TopicNames
 from firnmq.brokers.kafka.transactions import (
     AddGroupRequest,
     CommitOffsetsRequest,
@@ -59,7 +60,11 @@ class Node:
         storage = KafkaStorage(local.manager)
         self.offsets = GroupOffsets(local.offsets)
         self.groups = GroupCoordinator(
-            KvGroupStore(local.offset_rows), config=config, clock=clock, wall_clock=clock
+            KvGroupStore(local.offset_rows),
+            TopicNames(local.catalog),
+            config=config,
+            clock=clock,
+            wall_clock=clock,
         )
         self.transactions = TransactionCoordinator(
             KvTransactionStore(local.offset_rows),

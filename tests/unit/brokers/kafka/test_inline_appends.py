@@ -21,7 +21,8 @@ from firnmq.brokers.kafka.protocol.messages.produce_fetch import (
     FetchTopic,
 )
 from firnmq.config import Durability
-from firnmq.disk import FileCache, pool
+from firnmq.disk import FileCache, files, pool
+from firnmq.engines import inline as engines_inline
 from firnmq.engines.media.durable import DurableKeeper
 from firnmq.engines.shardlog import ShardLog
 from firnmq.engines.shardlog.append import PreparedBatch
@@ -90,14 +91,14 @@ def test_the_answer_is_there_when_the_bytes_were_received(tmp_path: Path) -> Non
 def inline(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Base offsets of what was appended inline after `ready`."""
     found: list[int] = []
-    take_written = ShardLog.take_written
+    take_written = engines_inline._take_written
 
     def note(log: ShardLog, batch: PreparedBatch, base_offset: int) -> None:
         if base_offset >= 2:
             found.append(base_offset)
         take_written(log, batch, base_offset)
 
-    monkeypatch.setattr(ShardLog, "take_written", note)
+    monkeypatch.setattr(engines_inline, "_take_written", note)
     return found
 
 
@@ -233,6 +234,107 @@ def test_options_that_change_hold_for_the_next_request(tmp_path: Path) -> None:
         assert outcome((await stage.answers(1))[0][1]) == (0, 2)
 
     on_stage(tmp_path, act)
+
+
+DURABLE_COUNT = 60
+"""Batches of 4 KiB after which a durable topic's file is preallocated, and its device known."""
+
+
+async def ready_durable(stage: Stage) -> None:
+    """A topic whose batches are synced, with a file that is preallocated."""
+    await stage.create(durability=Durability.FSYNC)
+    for number in range(DURABLE_COUNT):
+        stage.feed(stage.produce(number, batch_of(b"v" * 4096)))
+        await stage.answers(1)
+        await until_idle(stage)
+
+
+async def appended_durably(stage: Stage, *numbers: int) -> None:
+    for number in numbers:
+        stage.feed(stage.produce(number, batch_of(b"%d" % number)))
+        assert outcome((await stage.answers(1))[0][1]) == (0, number)
+        await until_idle(stage)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every device is quick, and event loops have time to wait for it."""
+    monkeypatch.setattr(files, "_QUICK_SYNC_S", 1e9)
+    monkeypatch.setattr(engines_inline, "_PAUSE_PER_SYNC", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_quick_device_is_waited_for_inline(
+    tmp_path: Path, inline: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The event loop syncs by itself. 2. What it has synced is there after a restart, and its
+    producer is known."""
+    durably: list[bool] = []
+    write_at = FileCache.write_at
+
+    def note(
+        files: FileCache, path: str, buffers: list[bytes], at: int, *, durable: bool = False
+    ) -> int:
+        durably.append(durable)
+        return write_at(files, path, buffers, at, durable=durable)
+
+    async def write(stage: Stage) -> None:
+        await ready_durable(stage)
+        inline.clear()
+        monkeypatch.setattr(FileCache, "write_at", note)
+        for number in range(5):
+            stage.feed(stage.produce(number, batch_of(b"%d" % number, producer=(9, number))))
+            assert stage.transport.written, "no turn of the event loop was needed"
+            assert outcome((await stage.answers(1))[0][1]) == (0, DURABLE_COUNT + number)
+        assert durably == [True] * 5
+
+    async def read(stage: Stage) -> None:
+        stage.feed(stage.produce(0, batch_of(b"4", producer=(9, 4))))
+        assert outcome((await stage.answers(1))[0][1]) == (0, DURABLE_COUNT + 4)
+        assert (await values_of(stage))[DURABLE_COUNT:] == [b"%d" % each for each in range(5)]
+
+    on_stage(tmp_path, write)
+    assert inline == list(range(DURABLE_COUNT, DURABLE_COUNT + 5))
+    on_stage(tmp_path, read)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_device_that_is_slow_once_is_left_to_the_worker(
+    tmp_path: Path, inline: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(stage: Stage) -> None:
+        await ready_durable(stage)
+        inline.clear()
+        await appended_durably(stage, 60)
+        monkeypatch.setattr(files, "_QUICK_SYNC_S", -1.0)
+        await appended_durably(stage, 61)  # Took longer than that.
+        monkeypatch.setattr(files, "_QUICK_SYNC_S", 1e9)
+        await appended_durably(stage, *range(62, 62 + files._QUICK_SYNCS_MIN))
+        await appended_durably(stage, 62 + files._QUICK_SYNCS_MIN)
+
+    on_stage(tmp_path, act)
+    assert inline == [60, 61, 62 + files._QUICK_SYNCS_MIN]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("constant", ["_PAUSE_PER_SYNC", "_SHARED_PAUSE_S"])
+def test_event_loops_wait_for_a_device_only_now_and_then(
+    tmp_path: Path, inline: list[int], monkeypatch: pytest.MonkeyPatch, constant: str
+) -> None:
+    """After a sync inline, and after a turn that several requests shared."""
+
+    async def act(stage: Stage) -> None:
+        await ready_durable(stage)
+        inline.clear()
+        monkeypatch.setattr(engines_inline, constant, 1e9)
+        await appended_durably(stage, 60)
+        stage.feed(b"".join(stage.produce(at, batch_of(b"%d" % at)) for at in (61, 62)))
+        await stage.answers(2)
+        await until_idle(stage)
+        await appended_durably(stage, 63, 64)
+
+    on_stage(tmp_path, act)
+    assert inline == [60]
 
 
 def test_a_failed_write_is_told_and_the_log_goes_on_after_it(

@@ -105,8 +105,8 @@ def test_a_process_whose_node_was_registered_again_cannot_list_it(views: list[Vi
 
 def test_leaders_are_those_of_the_records(views: list[View]) -> None:
     one, two, _ = views
-    leaders = {"t_0": Replica(2, 1), "t_1": Replica(1, 1), "t_2": Replica(2, 1)}
-    one.shards.add_shards(list(leaders), TopicConfig(), None, leaders=leaders)
+    leaders = {"t_0": (Replica(2, 1),), "t_1": (Replica(1, 1),), "t_2": (Replica(2, 1),)}
+    one.shards.add_shards(list(leaders), TopicConfig(), None, replicas=leaders)
     two.catch_up()
     assert two.leaders.get("t_0") == Led(uid=1, leader=2, epoch=0)
     assert (two.leaders.count_of(1), two.leaders.count_of(2)) == (1, 2)
@@ -190,6 +190,6 @@ def test_nodes_that_do_not_answer_get_no_shards_and_no_groups(views: list[View])
             one.catch_up()
             assert set(one.members.registered) == {1, 2, 3}
             placed = cluster.place([f"t_{seq}" for seq in range(4)])
-            assert Counter(each.node for each in placed.values()) == {1: 2, 2: 2}
+            assert Counter(first.node for (first,) in placed.values()) == {1: 2, 2: 2}
             assert cluster.coordinators.find("group") in (1, 2)
             listing.close()

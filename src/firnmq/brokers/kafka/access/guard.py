@@ -6,7 +6,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from firnmq.brokers.kafka.access import acls, configs, groups, tools, topics, transactions
+from firnmq.brokers.kafka.access import (
+    acls,
+    configs,
+    consumer_groups,
+    groups,
+    tools,
+    topics,
+    transactions,
+)
 from firnmq.brokers.kafka.access.asked import Asked, Proceed, named
 from firnmq.brokers.kafka.access.table import READ_TOPIC, TABLE, WRITE_TOPIC, Need
 from firnmq.brokers.kafka.config import KafkaConfig
@@ -63,6 +71,8 @@ JUDGES: Final[dict[ApiKey, Judge]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: tools.describe_transactions,
     ApiKey.LIST_TRANSACTIONS: tools.list_transactions,
     ApiKey.LIST_CONFIG_RESOURCES: tools.list_config_resources,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.describe,
 }
 """Every API that needs something but Produce, which begins before it is answered."""
 

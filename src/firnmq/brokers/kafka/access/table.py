@@ -123,4 +123,8 @@ TABLE: Final[dict[ApiKey, tuple[Need, ...]]] = {
     # Those that can be described are listed.
     ApiKey.LIST_TRANSACTIONS: (DESCRIBE_TRANSACTION,),
     ApiKey.LIST_CONFIG_RESOURCES: (DESCRIBE_CLUSTER_CONFIGS,),
+    # A regular expression finds the topics that can be described; for names each needs the second.
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (READ_GROUP, DESCRIBE_TOPIC),
+    # Of a group only if its members' topics can be described too.
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (DESCRIBE_GROUP, DESCRIBE_TOPIC),
 }

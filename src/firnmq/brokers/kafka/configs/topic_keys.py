@@ -98,6 +98,13 @@ OURS: Final = _by_name(
             "log.cleaner.min.compaction.lag.ms",
             "A record is not compacted before it is this old.",
         ),
+        _meant(
+            "min.insync.replicas",
+            _INT,
+            "min.insync.replicas",
+            "Appends with acks=all are refused while fewer replicas are in sync, or all of them "
+            "where the topic has fewer.",
+        ),
         ConfigKey(
             name="remote.storage.enable",
             type=_BOOLEAN,
@@ -199,14 +206,6 @@ KEPT: Final = _by_name(
             broker_name="log.index.interval.bytes",
         ),
         _kept("leader.replication.throttled.replicas", _LIST, "", _THROTTLE),
-        _kept(
-            "min.insync.replicas",
-            _INT,
-            "1",
-            "how many copies acknowledge a record is not a choice of the topic.",
-            low=1,
-            broker_name="min.insync.replicas",
-        ),
         _kept(
             "preallocate",
             _BOOLEAN,

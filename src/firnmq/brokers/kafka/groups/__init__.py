@@ -1,6 +1,6 @@
-"""Classic consumer groups: a state machine per group, and the coordinator that drives them."""
+"""Consumer groups: a state machine per group, and the coordinator that drives them."""
 
-from firnmq.brokers.kafka.groups.config import GroupConfig
+from firnmq.brokers.kafka.groups.config import GroupConfig, Migration
 from firnmq.brokers.kafka.groups.coordinator import (
     CoordinatorStatistics,
     GroupCoordinator,
@@ -8,11 +8,17 @@ from firnmq.brokers.kafka.groups.coordinator import (
     random_member_id,
 )
 from firnmq.brokers.kafka.groups.core import MemberIdFactory
+from firnmq.brokers.kafka.groups.encoding import (
+    AnySnapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
 from firnmq.brokers.kafka.groups.machine import Group
 from firnmq.brokers.kafka.groups.messages import (
     GENERATION_NONE,
     CommitRequest,
     GroupDescription,
+    GroupType,
     HeartbeatRequest,
     JoinedMember,
     JoinReply,
@@ -30,8 +36,6 @@ from firnmq.brokers.kafka.groups.snapshot import (
     GroupProtocol,
     GroupSnapshot,
     MemberSnapshot,
-    decode_snapshot,
-    encode_snapshot,
 )
 from firnmq.brokers.kafka.groups.state import GroupState, IllegalTransition
 from firnmq.brokers.kafka.groups.store import GroupStore
@@ -40,6 +44,7 @@ from firnmq.brokers.kafka.groups.subscription import CONSUMER_PROTOCOL_TYPE
 __all__ = [
     "CONSUMER_PROTOCOL_TYPE",
     "GENERATION_NONE",
+    "AnySnapshot",
     "CommitRequest",
     "CoordinatorStatistics",
     "Group",
@@ -50,6 +55,7 @@ __all__ = [
     "GroupSnapshot",
     "GroupState",
     "GroupStore",
+    "GroupType",
     "HeartbeatRequest",
     "IllegalTransition",
     "JoinReply",
@@ -62,6 +68,7 @@ __all__ = [
     "MemberDescription",
     "MemberIdFactory",
     "MemberSnapshot",
+    "Migration",
     "MonotonicClock",
     "OffsetRetention",
     "SyncReply",

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from firnmq.adapter import OffsetLimits
 from firnmq.errors import InvalidArgument
+
+
+class Migration(enum.Enum):
+    """The values are those of Kafka's group.consumer.migration.policy."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    """Only from classic to consumer."""
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +43,19 @@ class GroupConfig:
     client_group_count_max: int = 2_500
     """Groups in use that one client may have begun, so that it cannot fill the limit for others. A
     client is an authenticated user or, without authentication, an address."""
+
+    consumer_session_timeout_ms: int = 45_000
+    """Milliseconds after which a member that uses the consumer protocol counts as crashed."""
+
+    consumer_heartbeat_interval_ms: int = 5_000
+    """Milliseconds from one heartbeat of such a member to the next; it learns of changes then."""
+
+    consumer_assignment_interval_ms: int = 1_000
+    """Milliseconds between two assignments of a group of that protocol with thousands of members
+    and partitions, so that a fleet that starts together is assigned a few times."""
+
+    consumer_migration: Migration = Migration.BIDIRECTIONAL
+    """Which groups with members may go over to the other protocol."""
 
     promise_ms: int = 20_000
     """Milliseconds for a client to follow up on what it began: to join with the member id it was
@@ -85,10 +109,17 @@ class GroupConfig:
             raise InvalidArgument("session_timeout_min_ms", "must be positive and at most the max")
         if self.initial_rebalance_delay_ms < 0:
             raise InvalidArgument("initial_rebalance_delay_ms", "must not be negative")
+        if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
+            raise InvalidArgument(
+                "consumer_heartbeat_interval_ms", "must be less than consumer_session_timeout_ms"
+            )
         for name in (
             "member_count_max",
             "group_count_max",
             "client_group_count_max",
+            "consumer_session_timeout_ms",
+            "consumer_heartbeat_interval_ms",
+            "consumer_assignment_interval_ms",
             "promise_ms",
             "total_bytes_max",
             "client_bytes_max",

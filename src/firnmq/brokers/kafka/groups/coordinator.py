@@ -15,8 +15,16 @@ from types import TracebackType
 from typing import assert_never
 
 from firnmq.brokers.kafka.groups.config import GroupConfig
+from firnmq.brokers.kafka.groups.consumer.messages import (
+    JOIN_EPOCH,
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    FetchCheck,
+    Topics,
+)
+from firnmq.brokers.kafka.groups.coordinated import CoordinatedGroup
 from firnmq.brokers.kafka.groups.core import MemberIdFactory
-from firnmq.brokers.kafka.groups.machine import Group
 from firnmq.brokers.kafka.groups.messages import (
     Abandoned,
     Asked,
@@ -110,6 +118,7 @@ class GroupCoordinator:
     def __init__(
         self,
         store: GroupStore,
+        topics: Topics,
         *,
         config: GroupConfig | None = None,
         clock: Clock | None = None,
@@ -118,13 +127,14 @@ class GroupCoordinator:
         random: Random | None = None,
     ) -> None:
         self._store = store
+        self._topics = topics
         self._config = config or GroupConfig()
         self._clock = clock or MonotonicClock()
         self._wall_clock = wall_clock or SystemClock()
         """For what is saved; sessions and time-outs are by the other one."""
         self._new_id = new_id
         self._random = random or Random()
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, CoordinatedGroup] = {}
         self._idle: dict[str, None] = {}
         """Groups that may be forgotten to make room, the one idle for longest first."""
         self._empty_since_ms: dict[str, int] = {}
@@ -150,12 +160,13 @@ class GroupCoordinator:
         for group_id, snapshot in snapshots.items():
             if not snapshot.members:
                 self._empty_since_ms[group_id] = snapshot.empty_since_ms or wall_ms
-            group = Group.restore(
+            group = CoordinatedGroup.restore(
                 group_id,
                 snapshot,
                 now_ms,
                 config=self._config,
                 new_id=self._new_id,
+                topics=self._topics,
                 shares=self._shares,
                 generation_gap=self._random.randrange(*_GENERATION_GAP_RANGE),
             )
@@ -209,6 +220,24 @@ class GroupCoordinator:
         assert isinstance(reply, SyncReply)
         return reply
 
+    async def consumer_heartbeat(
+        self, group_id: str, request: ConsumerHeartbeat
+    ) -> ConsumerHeartbeatReply:
+        """ConsumerGroupHeartbeat; without a member id, the member gets one."""
+        is_join = request.epoch == JOIN_EPOCH
+        error = self._group_error(group_id, is_join=is_join)
+        if error is ErrorCode.NONE and is_join and group_id not in self._begun_by:
+            error = self._begin_error(group_id, request.owner)
+        if error is not ErrorCode.NONE:
+            return ConsumerHeartbeatReply(error=error)
+        reply = await self._ask(group_id, request)
+        assert isinstance(reply, ConsumerHeartbeatReply)
+        return reply
+
+    def check_fetch(self, group_id: str, request: FetchCheck) -> ErrorCode:
+        """Whether a member may be told the group's offsets."""
+        return self._ask_code(group_id, request)
+
     async def delete(self, group_id: str) -> ErrorCode:
         if group_id not in self._groups:
             return self._group_error(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
@@ -245,6 +274,11 @@ class GroupCoordinator:
             leader="",
             members=(),
         )
+
+    def describe_fully(self, group_id: str) -> ConsumerGroupDescription | None:
+        """The group, if it is a consumer group."""
+        group = self._groups.get(group_id)
+        return None if group is None else group.describe_fully()
 
     def retention(self, group_id: str) -> OffsetRetention:
         """Which of the group's offsets can be forgotten, once they are old."""
@@ -325,7 +359,7 @@ class GroupCoordinator:
         self._writer.write(idle_id, erase, lambda succeeded: None)
         _log.info("idle_group_forgotten", group=idle_id)
 
-    def _keep(self, group: Group, owner: str = "") -> None:
+    def _keep(self, group: CoordinatedGroup, owner: str = "") -> None:
         """Files a group under what it is after an event, which the client `owner` caused."""
         group_id = group.group_id
         if group.state is GroupState.DEAD or group.is_blank:
@@ -358,7 +392,7 @@ class GroupCoordinator:
 
     # Events and actions.
 
-    def _start(self, group_id: str, request: GroupRequest) -> tuple[Token, Group]:
+    def _start(self, group_id: str, request: GroupRequest) -> tuple[Token, CoordinatedGroup]:
         """Hands in a request; its future is done already where it need not wait.
 
         A group that does not exist is asked as well: an empty one knows what to answer, and is
@@ -366,7 +400,13 @@ class GroupCoordinator:
         """
         group = self._groups.get(group_id)
         if group is None:
-            group = Group(group_id, config=self._config, new_id=self._new_id, shares=self._shares)
+            group = CoordinatedGroup(
+                group_id,
+                config=self._config,
+                new_id=self._new_id,
+                topics=self._topics,
+                shares=self._shares,
+            )
         token = Token(next(self._tokens))
         self._parked[token] = asyncio.get_running_loop().create_future()
         self._give(group, Asked(token=token, request=request), self._clock.now_ms())
@@ -387,7 +427,9 @@ class GroupCoordinator:
         token, _ = self._start(group_id, request)
         return self._parked.pop(token).result()
 
-    def _ask_code(self, group_id: str, request: HeartbeatRequest | CommitRequest) -> ErrorCode:
+    def _ask_code(
+        self, group_id: str, request: HeartbeatRequest | CommitRequest | FetchCheck
+    ) -> ErrorCode:
         error = self._group_error(group_id)
         if error is not ErrorCode.NONE:
             return error
@@ -395,13 +437,13 @@ class GroupCoordinator:
         assert isinstance(reply, CodeReply)
         return reply.error
 
-    def _notify(self, group: Group, event: Abandoned | WriteDone | WriteFailed) -> None:
+    def _notify(self, group: CoordinatedGroup, event: Abandoned | WriteDone | WriteFailed) -> None:
         """Tells a group of something that was begun earlier, if the group still is the one."""
         if self._groups.get(group.group_id) is group:
             self._give(group, event, self._clock.now_ms())
             self._arm()
 
-    def _give(self, group: Group, event: GroupEvent, now_ms: int) -> None:
+    def _give(self, group: CoordinatedGroup, event: GroupEvent, now_ms: int) -> None:
         before = group.state
         actions = group.handle(event, now_ms)
         if group.state is not before:
@@ -417,12 +459,12 @@ class GroupCoordinator:
             else:
                 self._empty_since_ms.pop(group.group_id, None)
         owner = ""
-        if isinstance(event, Asked) and isinstance(event.request, JoinRequest):
+        if isinstance(event, Asked) and isinstance(event.request, JoinRequest | ConsumerHeartbeat):
             owner = event.request.owner
         self._keep(group, owner)
         self._carry_out(group, actions)
 
-    def _carry_out(self, group: Group, actions: list[GroupAction]) -> None:
+    def _carry_out(self, group: CoordinatedGroup, actions: list[GroupAction]) -> None:
         for action in actions:
             match action:
                 case Reply():
@@ -440,7 +482,7 @@ class GroupCoordinator:
                 case _:
                     assert_never(action)
 
-    def _report(self, group: Group, seq: WriteSeq) -> Callable[[bool], None]:
+    def _report(self, group: CoordinatedGroup, seq: WriteSeq) -> Callable[[bool], None]:
         def report(succeeded: bool) -> None:
             self._notify(group, WriteDone(seq=seq) if succeeded else WriteFailed(seq=seq))
 

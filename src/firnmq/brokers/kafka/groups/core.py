@@ -87,7 +87,7 @@ class GroupCore:
         self._preparing_since_ms = 0
         self._rebalance_deadline_ms = 0
         self._hold: InitialHold | None = None
-        self._write_seq = 0
+        self.write_seq = 0
 
     # Answers.
 
@@ -283,7 +283,7 @@ class GroupCore:
         """The assignments are saved: hands them to the members that wait."""
         self.state = next_state(self.state, Step.ASSIGNED)
         for member in self.roster.members.values():
-            member.assignment = assignments[member.member_id]
+            member.assignment = member.held = assignments[member.member_id]
             member.has_synced = member.has_synced or member.sync_token is not None
             token, member.sync_token = member.sync_token, None
             if token is not None:
@@ -410,8 +410,8 @@ class GroupCore:
         )
 
     def _next_seq(self) -> WriteSeq:
-        self._write_seq += 1
-        return WriteSeq(self._write_seq)
+        self.write_seq += 1
+        return WriteSeq(self.write_seq)
 
     def cancel_write(self) -> None:
         """What the pending write was for no longer holds; whether it succeeds is all the same."""

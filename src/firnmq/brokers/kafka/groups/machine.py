@@ -11,6 +11,11 @@ from dataclasses import replace
 from typing import assert_never
 
 from firnmq.brokers.kafka.groups.config import GroupConfig
+from firnmq.brokers.kafka.groups.consumer.messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    FetchCheck,
+)
 from firnmq.brokers.kafka.groups.core import GroupCore, MemberIdFactory
 from firnmq.brokers.kafka.groups.joining import finish_rename, handle_join, resume_deferred
 from firnmq.brokers.kafka.groups.messages import (
@@ -109,6 +114,11 @@ class Group:
         return group
 
     @property
+    def core(self) -> GroupCore:
+        """For the conversion into a consumer group."""
+        return self._core
+
+    @property
     def group_id(self) -> str:
         return self._core.group_id
 
@@ -177,6 +187,23 @@ class Group:
         actions, core.actions = core.actions, []
         return actions
 
+    def convert(self, now_ms: int) -> list[GroupAction]:
+        """Ends the machine: another one goes on with its members, which are to join again."""
+        core = self._core
+        core.actions = []
+        core.cancel_write()
+        core.become_dead(Step.CONVERTED, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+        actions, core.actions = core.actions, []
+        return actions
+
+    def rebalance(self, now_ms: int) -> list[GroupAction]:
+        """Has all members join again."""
+        core = self._core
+        core.actions = []
+        core.rebalance(now_ms)
+        actions, core.actions = core.actions, []
+        return actions
+
     def retention(self, empty_since_ms: int) -> OffsetRetention:
         """Which offsets can be forgotten, if the group is empty since `empty_since_ms`."""
         core = self._core
@@ -230,6 +257,11 @@ class Group:
                 handle_leave(core, token, request, now_ms)
             case DeleteRequest():
                 handle_delete(core, token)
+            case FetchCheck():
+                core.reply(token, CodeReply(error=ErrorCode.NONE))
+            case ConsumerHeartbeat():
+                refused = ErrorCode.UNKNOWN_MEMBER_ID
+                core.reply(token, ConsumerHeartbeatReply(error=refused))
             case _:
                 assert_never(request)
 

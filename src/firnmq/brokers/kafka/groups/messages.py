@@ -6,9 +6,16 @@ except that two requests never share one.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import NewType
 
+from firnmq.brokers.kafka.groups.consumer.messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
+    FetchCheck,
+)
+from firnmq.brokers.kafka.groups.consumer.snapshot import ConsumerGroupSnapshot
 from firnmq.brokers.kafka.groups.snapshot import GroupProtocol, GroupSnapshot
 from firnmq.brokers.kafka.groups.state import GroupState
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
@@ -89,6 +96,8 @@ class CommitRequest:
     generation: int = GENERATION_NONE
     instance_id: str | None = None
     is_transactional: bool = False
+    knows_epochs: bool = True
+    """Whether the client can be told that its epoch is stale: from OffsetCommit v9 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +106,14 @@ class DeleteRequest:
 
 
 GroupRequest = (
-    JoinRequest | SyncRequest | HeartbeatRequest | LeaveRequest | CommitRequest | DeleteRequest
+    JoinRequest
+    | SyncRequest
+    | HeartbeatRequest
+    | LeaveRequest
+    | CommitRequest
+    | DeleteRequest
+    | ConsumerHeartbeat
+    | FetchCheck
 )
 
 
@@ -148,12 +164,12 @@ class LeaveReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeReply:
-    """The answer to a heartbeat, a commit check or a deletion."""
+    """The answer to a heartbeat, a check of a commit or fetch, or a deletion."""
 
     error: ErrorCode
 
 
-GroupReply = JoinReply | SyncReply | LeaveReply | CodeReply
+GroupReply = JoinReply | SyncReply | LeaveReply | CodeReply | ConsumerHeartbeatReply
 
 
 # Events: what happens to a group.
@@ -219,7 +235,7 @@ class Persist:
     """
 
     seq: WriteSeq
-    snapshot: GroupSnapshot
+    snapshot: GroupSnapshot | ConsumerGroupSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +272,15 @@ class OffsetRetention:
     """There is a group, and no member is in it or on the way into it."""
 
 
+class GroupType(enum.Enum):
+    """The values are the names that ListGroups shows."""
+
+    CLASSIC = "classic"
+    """The members agree among themselves who reads what."""
+    CONSUMER = "consumer"
+    """The coordinator says who reads what."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
     member_id: str
@@ -269,6 +294,7 @@ class MemberDescription:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
     group_id: str
+    group_type: GroupType = GroupType.CLASSIC
     state: GroupState
     generation: int
     protocol_type: str

@@ -32,6 +32,9 @@ class Member:
     assignment: bytes = b""
     """Of the current generation while the group is Stable, else empty."""
 
+    held: bytes = b""
+    """The last assignment it was given, which it may go by until it has joined again."""
+
     join_token: Token | None = None
     """Its parked join. Set only while the group is Preparing."""
 
@@ -93,6 +96,7 @@ def restored_member(snapshot: MemberSnapshot) -> Member:
         rebalance_timeout_ms=snapshot.rebalance_timeout_ms,
         protocols=snapshot.protocols,
         assignment=snapshot.assignment,
+        held=snapshot.assignment,
         owner=snapshot.owner,
         has_synced=True,
     )

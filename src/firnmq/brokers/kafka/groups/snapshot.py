@@ -1,4 +1,4 @@
-"""What of a group survives a restart, and its bytes.
+"""What of a classic group survives a restart.
 
 No deadlines are in it: after a restart every member has its whole session time-out to be heard
 from.
@@ -7,10 +7,6 @@ from.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import msgspec
-
-from firnmq.errors import Corruption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +48,3 @@ class GroupSnapshot:
     members: tuple[MemberSnapshot, ...]
     empty_since_ms: int = 0
     """Wall time at which the last member went; 0 with members, and where it was not noted."""
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(GroupSnapshot)
-
-
-def encode_snapshot(snapshot: GroupSnapshot) -> bytes:
-    """The snapshot as MessagePack."""
-    return _encoder.encode(snapshot)
-
-
-def decode_snapshot(data: bytes, *, group_id: str = "") -> GroupSnapshot:
-    """The snapshot in `data`; raises Corruption where there is none."""
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise Corruption(f"not a group snapshot: {error}", where=f"group {group_id!r}") from error

@@ -23,6 +23,12 @@ class GroupState(enum.Enum):
     STABLE = "Stable"
     """Every member has an assignment of the current generation, and it is saved."""
 
+    ASSIGNING = "Assigning"
+    """Only of groups that the coordinator assigns: it is not decided yet who gets what."""
+
+    RECONCILING = "Reconciling"
+    """Only of those: members still give up or lack partitions."""
+
     DEAD = "Dead"
     """Deleted or handed over. Nothing leads out of here."""
 
@@ -36,6 +42,7 @@ class Step(enum.Enum):
     ASSIGNED = "the assignments are saved"
     DELETED = "the group is erased from the store"
     UNLOADED = "this node no longer coordinates the group"
+    CONVERTED = "the coordinator says who reads what from now on"
 
 
 TRANSITIONS = MappingProxyType(
@@ -43,14 +50,18 @@ TRANSITIONS = MappingProxyType(
         (GroupState.EMPTY, Step.REBALANCE): GroupState.PREPARING,
         (GroupState.EMPTY, Step.DELETED): GroupState.DEAD,
         (GroupState.EMPTY, Step.UNLOADED): GroupState.DEAD,
+        (GroupState.EMPTY, Step.CONVERTED): GroupState.DEAD,
         (GroupState.PREPARING, Step.JOINED): GroupState.COMPLETING,
         (GroupState.PREPARING, Step.EMPTIED): GroupState.EMPTY,
         (GroupState.PREPARING, Step.UNLOADED): GroupState.DEAD,
+        (GroupState.PREPARING, Step.CONVERTED): GroupState.DEAD,
         (GroupState.COMPLETING, Step.ASSIGNED): GroupState.STABLE,
         (GroupState.COMPLETING, Step.REBALANCE): GroupState.PREPARING,
         (GroupState.COMPLETING, Step.UNLOADED): GroupState.DEAD,
+        (GroupState.COMPLETING, Step.CONVERTED): GroupState.DEAD,
         (GroupState.STABLE, Step.REBALANCE): GroupState.PREPARING,
         (GroupState.STABLE, Step.UNLOADED): GroupState.DEAD,
+        (GroupState.STABLE, Step.CONVERTED): GroupState.DEAD,
     }
 )
 """A pair that is not here is a defect of the caller, and is refused."""

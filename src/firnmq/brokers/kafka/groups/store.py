@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firnmq.brokers.kafka.groups.config import GroupConfig
+from firnmq.brokers.kafka.groups.encoding import AnySnapshot
 from firnmq.brokers.kafka.groups.messages import Erase, Persist
-from firnmq.brokers.kafka.groups.snapshot import GroupSnapshot
 from firnmq.errors import FirnError
 from firnmq.eventlog import EventLogger
 
@@ -22,10 +22,10 @@ STORE_ERRORS = (FirnError, OSError, TimeoutError)
 class GroupStore(Protocol):
     """Keeps one snapshot per group, durably. Calls for one group never overlap."""
 
-    async def save(self, group_id: str, snapshot: GroupSnapshot) -> None:
+    async def save(self, group_id: str, snapshot: AnySnapshot) -> None:
         """Returns when the snapshot would survive a crash."""
 
-    async def load_all(self) -> Mapping[str, GroupSnapshot]:
+    async def load_all(self) -> Mapping[str, AnySnapshot]:
         """Every saved group."""
         ...
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from firnmq.brokers.kafka.failures import group_code_of
 from firnmq.brokers.kafka.groups import (
     GroupCoordinator,
     GroupProtocol,
     GroupState,
+    GroupType,
     JoinRequest,
     Leaver,
     LeaveRequest,
@@ -46,8 +49,6 @@ from firnmq.errors import FirnError
 _KNOWN_MEMBER_ID_SINCE = 4
 _ABSENCE_TOLD_SINCE = 6
 """Version of DescribeGroups from which on a group that there is not is an error."""
-_CLASSIC = "classic"
-"""The only type of group; its members agree among themselves who reads what."""
 
 
 class GroupHandler:
@@ -170,20 +171,19 @@ class GroupHandler:
         groups = []
         states = frozenset(request.states_filter)
         types = frozenset(map(str.lower, request.types_filter))
-        if types and _CLASSIC not in types:
-            return ListGroupsResponse(groups=[])
         known = set(self._coordinator.group_ids()) | set(await self._offsets.groups())
         async for name in self._turns.over(sorted(known)):
             found = self._coordinator.describe(name)
             # A group that only keeps offsets exists for its users, though it has no members.
             state = GroupState.EMPTY if found.state is GroupState.DEAD else found.state
-            if not states or state.value in states:
+            kind = found.group_type.value
+            if (not states or state.value in states) and (not types or kind in types):
                 groups.append(
                     ListedGroup(
                         group_id=name,
                         protocol_type=found.protocol_type,
                         group_state=state.value,
-                        group_type=_CLASSIC,
+                        group_type=kind,
                     )
                 )
         return ListGroupsResponse(groups=groups)
@@ -214,8 +214,17 @@ class GroupHandler:
         if state is GroupState.DEAD and self._offsets.has_offsets(name):
             state = GroupState.EMPTY
         code, message = ErrorCode.NONE, None
-        if state is GroupState.DEAD and version >= _ABSENCE_TOLD_SINCE:
-            code, message = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}"
+        if state is GroupState.DEAD:
+            message = f"there is no group {name!r}"
+        elif found.group_type is GroupType.CONSUMER:
+            # Clients that know the other kind then ask for it with ConsumerGroupDescribe.
+            state, message = GroupState.DEAD, f"Group {name} is not a classic group."
+        if message is not None and version >= _ABSENCE_TOLD_SINCE:
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+        elif message is not None:
+            message = None
+        if state is GroupState.DEAD:
+            found = replace(found, protocol_type="", protocol_name="", members=())
         return DescribedGroup(
             error_code=code,
             error_message=message,

@@ -205,7 +205,7 @@ class LookupHandler:
         status = await self._storage.status(name, index)
         tiered = [each for each in status.segments if each.state is SegmentState.TIERED]
         if question == _EARLIEST_LOCAL:
-            local = (each.base_offset for each in status.segments if each.is_local)
+            local = (each.base_offset for each in status.segments if each.is_on_nodes)
             return max(status.start_offset, next(local, status.start_offset))
         if question == _LATEST_TIERED:
             return tiered[-1].end_offset - 1 if tiered else -1

@@ -203,13 +203,12 @@ def _asked(is_asked: bool, operations: int) -> int:
 
 def _partition(index: int, leader: Leader) -> MetadataResponsePartition:
     is_away = leader.node_id == NO_LEADER
-    replicas = [] if leader.replica == NO_LEADER else [leader.replica]
     return MetadataResponsePartition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if is_away else ErrorCode.NONE,
         partition_index=index,
         leader_id=leader.node_id,
         leader_epoch=leader.epoch,
-        replica_nodes=replicas,
-        isr_nodes=[] if is_away else replicas,
-        offline_replicas=replicas if is_away else [],
+        replica_nodes=list(leader.replicas),
+        isr_nodes=list(leader.in_sync),
+        offline_replicas=list(leader.offline),
     )

@@ -12,6 +12,7 @@ from firnmq.brokers.kafka.groups import (
     GroupCoordinator,
     GroupState,
 )
+from firnmq.brokers.kafka.groups.consumer.messages import FetchCheck
 from firnmq.brokers.kafka.offsets import GroupOffsets
 from firnmq.brokers.kafka.protocol import ErrorCode
 from firnmq.brokers.kafka.protocol.messages.offsets import (
@@ -24,6 +25,7 @@ from firnmq.brokers.kafka.protocol.messages.offsets import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -39,6 +41,8 @@ from firnmq.errors import FirnError
 
 _GROUPS_AT_ONCE = 100
 """Groups whose offsets are read with one change of thread."""
+_EPOCHS_SINCE = 9
+"""Version of OffsetCommit and OffsetFetch from which on they know members' epochs."""
 METADATA_CHARS_MAX = 4096
 """What a client may note beside an offset; the limit Kafka has."""
 
@@ -62,13 +66,16 @@ class OffsetHandler:
         self._coordinator = coordinator
         self._clock = clock
 
-    async def commit(self, request: OffsetCommitRequest, owner: str) -> OffsetCommitResponse:
+    async def commit(
+        self, request: OffsetCommitRequest, version: int, owner: str
+    ) -> OffsetCommitResponse:
         group_code = self._coordinator.check_commit(
             request.group_id,
             CommitRequest(
                 member_id=request.member_id,
                 generation=request.generation_id,
                 instance_id=request.group_instance_id,
+                knows_epochs=version >= _EPOCHS_SINCE,
             ),
         )
         entries: dict[str, CommittedOffset] = {}
@@ -131,15 +138,21 @@ class OffsetHandler:
     async def _fetch_groups(self, request: OffsetFetchRequest) -> list[OffsetFetchResponseGroup]:
         # Each group is answered once, with all the topics that were asked for.
         wanted: dict[str, list[OffsetFetchRequestTopic] | None] = {}
+        found: list[OffsetFetchResponseGroup] = []
         async for group in self._turns.over(request.groups):
-            if group.group_id not in wanted:
+            code = self._check_member(group)
+            if code is not ErrorCode.NONE:
+                found.append(
+                    OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=code)
+                )
+            elif group.group_id not in wanted:
                 wanted[group.group_id] = None if group.topics is None else list(group.topics)
             elif (before := wanted[group.group_id]) is not None:
                 before.extend(group.topics or ())
         names = list(wanted)
-        found: list[OffsetFetchResponseGroup] = []
-        while len(found) < len(names):
-            some = names[len(found) : len(found) + _GROUPS_AT_ONCE]
+        refused = len(found)
+        while (count := len(found) - refused) < len(names):
+            some = names[count : count + _GROUPS_AT_ONCE]
             pending = [await self._pending(name, request) async for name in self._turns.over(some)]
             loaded = await self._offsets.load_committed_of(some)
             for name, shards, committed in zip(some, pending, loaded, strict=False):
@@ -148,6 +161,13 @@ class OffsetHandler:
                     OffsetFetchResponseGroup(group_id=name, topics=topics, error_code=code)
                 )
         return found
+
+    def _check_member(self, group: OffsetFetchRequestGroup) -> ErrorCode:
+        """Whether a member of a consumer group may be told, if it is one that asks."""
+        if not group.member_id or group.member_epoch < 0:
+            return ErrorCode.NONE
+        check = FetchCheck(member_id=group.member_id, epoch=group.member_epoch)
+        return self._coordinator.check_fetch(group.group_id, check)
 
     async def _pending(
         self, group: str, request: OffsetFetchRequest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from uuid import UUID
 
@@ -37,11 +38,10 @@ from firnmq.errors import (
     FirnError,
     InvalidArgument,
     OffsetOutOfRange,
+    TooFewNodes,
     TooManyShards,
 )
 
-_REPLICAS = (-1, 1)
-"""Replication factors one node can honour; -1 leaves it to the broker."""
 _HIGH_WATERMARK = -1
 """In place of an offset: everything goes that can be read."""
 _CONFIGS_SINCE = 5
@@ -140,6 +140,9 @@ class TopicHandler:
                 if config.storage_type not in self._storage.manager.storage_types():
                     raise InvalidArgument("storage.type", f"{config.storage_type!r} is not known")
                 config.check_new()
+                config = self._with_replicas(config, wanted)
+            except TooFewNodes as error:
+                code, message = code_of(error), str(error)
             except InvalidArgument as error:
                 code, message = ErrorCode.INVALID_CONFIG, str(error)
             except TooManyShards as error:
@@ -161,10 +164,18 @@ class TopicHandler:
         return CreatableTopicResult(
             name=wanted.name,
             num_partitions=count,
-            replication_factor=1,
+            replication_factor=config.replication_factor or 1,
             configs=configs,
             topic_id=ZERO_UUID if topic is None else UUID(topic.topic_id),
         )
+
+    def _with_replicas(self, config: TopicConfig, wanted: CreatableTopic) -> TopicConfig:
+        """The options with the number of replicas that the request, its configs or the cluster's
+        default ask for."""
+        factor = 1 if wanted.assignments else wanted.replication_factor
+        if factor != -1:
+            config = dataclasses.replace(config, replication_factor=factor)
+        return self._storage.manager.with_replicas(config)
 
     def _judge_layout(self, wanted: CreatableTopic) -> tuple[ErrorCode, str, int]:
         if wanted.assignments:
@@ -174,8 +185,8 @@ class TopicHandler:
                 text = f"this cluster has one node, {self._config.node_id}"
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text, 0
             return self._judge_count(len(indexes))
-        if wanted.replication_factor not in _REPLICAS:
-            text = f"replication factor {wanted.replication_factor} needs more nodes than one"
+        if wanted.replication_factor != -1 and wanted.replication_factor < 1:
+            text = "there must be at least one replica, or -1 for the default"
             return ErrorCode.INVALID_REPLICATION_FACTOR, text, 0
         if wanted.num_partitions == -1:
             return ErrorCode.NONE, "", self._config.auto_create_shards

@@ -16,13 +16,15 @@ _ELEMENT_COUNTS_MAX: Final[dict[int, int]] = {
     ApiKey.JOIN_GROUP: 250,
     ApiKey.SYNC_GROUP: 20_000,
     ApiKey.LEAVE_GROUP: 3_000,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 50_000,
     ApiKey.CREATE_ACLS: 10_000,
     ApiKey.DELETE_ACLS: 2_000,
 }
 """Where less than for all others is enough. A produced batch is several objects while it waits for
 the disk. Requests about groups are handled by a state machine in one step, which cannot give way;
 their elements are protocols or members: clients know two or three protocols, and a group has some
-thousand members. A cluster has 10,000 rules, each of which is compared with each filter."""
+thousand members. A heartbeat of a consumer group names topics and every partition that the member
+owns. A cluster has 10,000 rules, each of which is compared with each filter."""
 
 SHORT_ELEMENT_COUNT_MAX: Final = 1_000
 """Elements that are decoded or encoded in the event loop, about five milliseconds. A message

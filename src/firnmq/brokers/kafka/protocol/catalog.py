@@ -7,6 +7,7 @@ from typing import Final
 from firnmq.brokers.kafka.protocol.messages import (
     acls,
     admin,
+    consumer_groups,
     groups,
     metadata,
     offsets,
@@ -62,6 +63,8 @@ REQUESTS: Final[dict[int, type[Message]]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: tools.DescribeTransactionsRequest,
     ApiKey.LIST_TRANSACTIONS: tools.ListTransactionsRequest,
     ApiKey.LIST_CONFIG_RESOURCES: tools.ListConfigResourcesRequest,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.ConsumerGroupHeartbeatRequest,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.ConsumerGroupDescribeRequest,
 }
 
 RESPONSES: Final[dict[int, type[Message]]] = {
@@ -108,4 +111,6 @@ RESPONSES: Final[dict[int, type[Message]]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: tools.DescribeTransactionsResponse,
     ApiKey.LIST_TRANSACTIONS: tools.ListTransactionsResponse,
     ApiKey.LIST_CONFIG_RESOURCES: tools.ListConfigResourcesResponse,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.ConsumerGroupHeartbeatResponse,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.ConsumerGroupDescribeResponse,
 }

@@ -101,9 +101,22 @@ def type_codec(wire_type: WireType, version: int, flexible: bool, nullable: bool
         return _primitive(wire_type, flexible, nullable)
     if isinstance(wire_type, ArrayOf):
         return _array(type_codec(wire_type.element, version, flexible, False), flexible, nullable)
-    if nullable:
-        raise TypeError(f"{wire_type.__name__}: a nullable structure is not supported")
-    return compile_codec(wire_type, version, flexible)
+    codec = compile_codec(wire_type, version, flexible)
+    return _nullable_struct(codec) if nullable else codec
+
+
+def _nullable_struct(struct: Codec) -> Codec:
+    """A byte says whether the structure is there."""
+
+    def read(reader: Reader) -> Any:
+        return None if reader.int8() < 0 else struct.read(reader)
+
+    def write(writer: Writer, value: Any) -> None:
+        writer.int8(-1 if value is None else 1)
+        if value is not None:
+            struct.write(writer, value)
+
+    return Codec(read=read, write=write, size_bytes_min=1)
 
 
 def _primitive(kind: Kind, flexible: bool, nullable: bool) -> Codec:

@@ -63,6 +63,8 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
 
 
@@ -126,6 +128,8 @@ ADVERTISED: Final[dict[int, ApiVersions]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: ApiVersions(0, 0, 0),
     ApiKey.LIST_TRANSACTIONS: ApiVersions(0, 1, 0),
     ApiKey.LIST_CONFIG_RESOURCES: ApiVersions(0, 1, 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiVersions(0, 1, 0),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ApiVersions(0, 1, 0),
 }
 
 PRODUCE_VERSION_SERVED_MIN: Final = 3

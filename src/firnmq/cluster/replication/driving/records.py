@@ -100,8 +100,21 @@ def opened_record(segment: ReplicatedSegment, created_ms: int, medium: Medium) -
     )
 
 
+def emptied_record(segment: ReplicatedSegment) -> SegmentRecord:
+    """The record that a segment would have that was sealed without any record of its own. It is
+    deleted instead, because the next segment begins at the same offset."""
+    return msgspec.structs.replace(
+        opened_record(segment, 0, Medium.NATIVE),
+        state=SegmentState.SEALED,
+        epoch=segment.epoch,
+        end=segment.start,
+    )
+
+
 class ChangeOutcome(NamedTuple):
     outcome: Outcome
+    records: tuple[tuple[SegmentId, SegmentRecord], ...] = ()
+    """What the segments are, if the change was made."""
     error: FirnError | None = None
     """Why it is unknown."""
 
@@ -129,18 +142,26 @@ class ReplicationRecords:
         facts: Mapping[tuple[SegmentId, Point], Facts],
     ) -> ChangeOutcome:
         """Makes all changes or none. `facts` has how each segment is sealed."""
-        compares, puts = [guard], dict[str, Record]()
+        compares, puts, deletes = [guard], dict[str, Record](), list[str]()
+        made: list[tuple[SegmentId, SegmentRecord]] = []
         try:
             for change in changes:
-                if not self._add(change, facts, compares, puts):
+                if not self._add(change, facts, compares, puts, made):
                     return ChangeOutcome(Outcome.REFUSED)
-            self._store.txn(compares, {key: encode(record) for key, record in puts.items()})
+                after = change.after
+                if after.state is RecordState.SEALED and after.end == after.start:
+                    name = self._name_of(after.segment.shard) or ""
+                    deletes.append(segment_key(name, after.segment.seq))
+            for key in deletes:
+                del puts[key]
+            written = {key: encode(record) for key, record in puts.items()}
+            self._store.txn(compares, written, deletes)
         except TxnConflict as conflict:
             is_deposed = conflict.compare == guard
             return ChangeOutcome(Outcome.DEPOSED if is_deposed else Outcome.REFUSED)
         except FirnError as error:
-            return ChangeOutcome(Outcome.UNKNOWN, error)
-        return ChangeOutcome(Outcome.APPLIED)
+            return ChangeOutcome(Outcome.UNKNOWN, error=error)
+        return ChangeOutcome(Outcome.APPLIED, tuple(made))
 
     def list_verified(self, uid: int, seq: int, own: Replica, guard: Compare) -> bool:
         """Lists a replica of a sealed segment as one that is verified; False if another change of
@@ -168,6 +189,7 @@ class ReplicationRecords:
         facts: Mapping[tuple[SegmentId, Point], Facts],
         compares: list[Compare],
         puts: dict[str, Record],
+        made: list[tuple[SegmentId, SegmentRecord]],
     ) -> bool:
         """Adds a change to a transaction; False if its record is not what it was."""
         before, after, opened = change.before, change.after, change.opened
@@ -181,7 +203,8 @@ class ReplicationRecords:
             return False
         compares.append(Compare.unchanged(entry))
         now_ms = self._clock.now_ms()
-        puts[entry.key] = _changed(record, after, facts, now_ms)
+        changed = puts[entry.key] = _changed(record, after, facts, now_ms)
+        made.append((segment, changed))
         if opened is None:
             return True
         shard_entry = self._store.get(shard_key(name))
@@ -191,7 +214,9 @@ class ReplicationRecords:
         if shard.active != segment.seq or shard.uid != segment.shard:
             return False
         compares.append(Compare.unchanged(shard_entry))
-        puts[segment_key(name, opened.segment.seq)] = opened_record(opened, now_ms, record.medium)
+        first = opened_record(opened, now_ms, record.medium)
+        puts[segment_key(name, opened.segment.seq)] = first
+        made.append((opened.segment, first))
         puts[shard_entry.key] = msgspec.structs.replace(
             shard, active=opened.segment.seq, leader=opened.leader, epoch=opened.leader_epoch
         )

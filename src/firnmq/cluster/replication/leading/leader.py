@@ -178,6 +178,11 @@ class Leader:
         """Every replica that may be in the ISR by the record as it is now."""
         return frozenset((*self.record.isr, *(self._proposed or ())))
 
+    @property
+    def needed_in_sync(self) -> int:
+        """How many replicas must be in sync for appends with acks=all."""
+        return self.record.needed_in_sync(self._config.min_in_sync)
+
     def refusal(self, acks: Acks, now: MonotonicMs) -> Refusal | None:
         """Why an append cannot be taken now; None if it can."""
         if self.state in (LeaderState.FREEZING, LeaderState.SEALING):
@@ -215,7 +220,7 @@ class Leader:
         count = len(self.record.isr)
         if self._proposed is not None:
             count = min(count, len(self._proposed))
-        return count >= self.record.needed_in_sync(self._config.min_in_sync)
+        return count >= self.needed_in_sync
 
     def waits_for(self) -> frozenset[Member]:
         """The replicas that the high watermark waits for."""

@@ -122,6 +122,15 @@ class Controller:
         last = self._last_sealed.get(segment.shard, segment.seq)
         self._last_sealed[segment.shard] = max(last, segment.seq)
 
+    def forget(self, segment: SegmentId) -> None:
+        """Drops a segment that is deleted, with the seal that may be under way."""
+        record = self._records.pop(segment, None)
+        if record is not None:
+            self._led_by.get(record.leader, set()).discard(segment)
+        seal = self.seals.pop(segment, None)
+        if seal is not None:
+            seal.depose()
+
     def _on_node(self, event: NodeSeen, now: MonotonicMs) -> list[Action]:
         if event.incarnation is None:
             self._alive.pop(event.node, None)

@@ -117,6 +117,9 @@ class FileBytes:
     def preallocate(self, position: int) -> bool:
         return self._preallocation.extend(position)
 
+    def syncs_quickly(self, end: int) -> bool:
+        return self._preallocation.has_room(end) and self._files.syncs_quickly
+
     def release_preallocation(self, position: int) -> None:
         self._preallocation.release(position)
 

@@ -240,6 +240,10 @@ class MemoryState:
         assert successor is None, "what is in memory does not move"
         return active
 
+    @property
+    def own_holders(self) -> tuple[int, ...]:
+        return self._state.own_holders
+
     def not_led(self, uid: int) -> NotLeader:
         return self._state.not_led(uid)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from time import monotonic
+from typing import Protocol
 
 from firnmq.disk import Ticket, run_blocking
+from firnmq.engines.catalog.state import ShardSpec
 from firnmq.engines.shardlog.log import STORAGE_ERRORS, ShardLog
 from firnmq.engines.shardlog.rolling import steps
 from firnmq.engines.shardlog.rolling.machine import (
@@ -33,6 +35,7 @@ from firnmq.engines.shardlog.rolling.machine import (
     Wanted,
 )
 from firnmq.engines.shardlog.rolling.state import RollState
+from firnmq.engines.shardlog.rolling.steps import Move
 from firnmq.errors import Closed, FirnError, TimedOut
 from firnmq.eventlog import EventLogger
 
@@ -43,10 +46,22 @@ waiting for a sync or for the metadata."""
 _log = EventLogger("engine")
 
 
+class Placing(Protocol):
+    """Decides where the next segments of logs go. Its calls may wait."""
+
+    def begin(self, spec: ShardSpec) -> Move | None:
+        """The move that a roll becomes; None if the log stays. Every move has one `end`."""
+
+    def end(self, spec: ShardSpec, move: Move, error: FirnError | None) -> None:
+        """The move has happened, or why not."""
+
+
 class RollDriver:
     """Rolls the logs of a store. Safe with threads."""
 
     def __init__(self, threads: Executor | None = None) -> None:
+        self.placing: Placing | None = None
+        """Where the next segments of logs go; None: they stay."""
         self._threads = threads or ThreadPoolExecutor(ROLL_THREADS, thread_name_prefix="firn-roll")
 
     def want(self, log: ShardLog) -> None:
@@ -58,6 +73,8 @@ class RollDriver:
     def roll(self, log: ShardLog, move: steps.Move | None = None) -> None:
         """Rolls the log in the calling thread; an empty segment stays, unless the log moves to
         another node. Closed logs raise, and a log that has moved is one."""
+        if move is None and log.tail.position and self._moves_instead(log):
+            return
         with steps.unchanging(log):
             if log.refusal is not None:
                 raise log.refusal
@@ -66,12 +83,32 @@ class RollDriver:
             machine, action = log.rolling, _begin(log)
         self._perform(log, machine, action, move)
 
+    def _moves_instead(self, log: ShardLog) -> bool:
+        """Whether the log has moved to a node that has less to do. If that node is not ready, the
+        log is to be rolled here."""
+        placing, spec = self.placing, log.spec
+        move = None if placing is None else placing.begin(spec)
+        if placing is None or move is None:
+            return False
+        refusal: FirnError | None = None
+        try:
+            self.roll(log, move)
+        except FirnError as error:
+            refusal = error
+            if log.refusal is not None:
+                raise
+        finally:
+            placing.end(spec, move, refusal)
+        return refusal is None
+
     def close(self) -> None:
         """Finishes the rolls that are wanted or under way."""
         self._threads.shutdown()
 
     def _roll_wanted(self, log: ShardLog) -> None:
         try:
+            if log.rolling.state is RollState.WANTED and self._moves_instead(log):
+                return
             with steps.unchanging(log):
                 if log.rolling.state is not RollState.WANTED:
                     return  # A caller has rolled it, or the log was closed.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from firnmq.brokers.kafka.access import table
@@ -19,6 +20,7 @@ from firnmq.brokers.kafka.protocol import ADVERTISED, ApiKey, Message
 from firnmq.brokers.kafka.protocol.messages import (
     acls,
     admin,
+    consumer_groups,
     groups,
     metadata,
     offsets,
@@ -35,7 +37,7 @@ from firnmq.brokers.security.acl import (
     Rule,
 )
 from firnmq.brokers.security.acl.model import GRANTING
-from firnmq.config import SecurityConfig
+from firnmq.config import SecurityConfig, TopicConfig
 from firnmq.server.node import Node
 from firnmq.server.settings import NodeConfig
 from tests.unit.brokers.kafka.stage import TOPIC, Stage, batch_of
@@ -234,6 +236,21 @@ def _groups() -> Iterator[Case]:
     yield Case(api=ApiKey.HEARTBEAT, version=3, request=beat, enough=read)
     leave = groups.LeaveGroupRequest(group_id=GROUP, members=[groups.MemberIdentity(member_id="m")])
     yield Case(api=ApiKey.LEAVE_GROUP, version=3, request=leave, enough=read)
+    staying = consumer_groups.ConsumerGroupHeartbeatRequest(
+        group_id=GROUP, member_id="m", member_epoch=5, subscribed_topic_names=[TOPIC]
+    )
+    yield Case(
+        api=ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        version=1,
+        request=staying,
+        enough=all_of(table.READ_GROUP, table.DESCRIBE_TOPIC),
+    )
+    yield Case(
+        api=ApiKey.CONSUMER_GROUP_DESCRIBE,
+        version=1,
+        request=consumer_groups.ConsumerGroupDescribeRequest(group_ids=[GROUP]),
+        enough=any_of(table.DESCRIBE_GROUP),
+    )
     yield Case(
         api=ApiKey.DESCRIBE_GROUPS,
         version=3,
@@ -582,8 +599,11 @@ def test_what_is_enough_is_in_the_table(api: ApiKey) -> None:
     assert used <= set(TABLE[api])
     if all(case.is_refused for case in cases):
         shows = {table.DESCRIBE_TOPIC_CONFIGS} if api is ApiKey.CREATE_TOPICS else set()
-        with_names = (ApiKey.DELETE_TOPICS, ApiKey.DESCRIBE_TRANSACTIONS)
-        shows |= {table.DESCRIBE_TOPIC} if api in with_names else set()
+        with_topics = (
+            *(ApiKey.DELETE_TOPICS, ApiKey.DESCRIBE_TRANSACTIONS),
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+        )
+        shows |= {table.DESCRIBE_TOPIC} if api in with_topics else set()
         assert set(TABLE[api]) - used == shows
 
 
@@ -672,6 +692,36 @@ def test_a_refused_client_cannot_tell_what_exists(tmp_path: Path) -> None:
         )
         (answer,) = hidden.topics
         assert (answer.name, answer.error_code, answer.partitions) == (None, 100, ())
+
+    judged(tmp_path, act, "User:root")
+
+
+def test_members_of_a_consumer_group_find_and_show_only_what_clients_may_see(
+    tmp_path: Path,
+) -> None:
+    async def act(there: Judged) -> None:
+        await there.stage.create()
+        await there.stage.storage.manager.create_topic("hidden", 1, TopicConfig())
+        reading = Need(Operation.READ, ResourceType.GROUP)
+        seen = msgspec.structs.replace(rule("User:ann", table.DESCRIBE_TOPIC), name=TOPIC)
+        await there.add([rule("User:ann", reading), seen, rule("User:bob", reading)])
+        joining = consumer_groups.ConsumerGroupHeartbeatRequest(
+            group_id=GROUP,
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=1_000,
+            subscribed_topic_regex=".*",
+            topic_partitions=[],
+        )
+        key = ApiKey.CONSUMER_GROUP_HEARTBEAT
+        answer = await there.ask("User:ann", key, 1, joining)
+        (given,) = answer.assignment.topic_partitions
+        assert given.topic_id == uuid.UUID(there.stage.storage.topic(TOPIC).topic_id)
+        asking = consumer_groups.ConsumerGroupDescribeRequest(group_ids=[GROUP])
+        for principal, code in (("User:ann", 0), ("User:bob", 29), ("User:root", 0)):
+            described = await there.ask(principal, ApiKey.CONSUMER_GROUP_DESCRIBE, 1, asking)
+            (group,) = described.groups
+            assert (group.error_code, len(group.members)) == (code, code == 0)
 
     judged(tmp_path, act, "User:root")
 

@@ -31,6 +31,7 @@ from firnmq.brokers.kafka.groups import (
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
 from firnmq.errors import StorageFailed
 from firnmq.testing.clock import FakeClock
+from tests.unit.brokers.kafka.groups.fake_topics import FakeTopics
 
 SESSION_MS = 10_000
 
@@ -123,6 +124,7 @@ async def node(store: FakeStore | None = None, **limits: int) -> AsyncIterator[N
     ids = itertools.count(1)
     coordinator = GroupCoordinator(
         store,
+        FakeTopics(),
         config=GroupConfig(initial_rebalance_delay_ms=0, **limits),
         clock=clock,
         new_id=lambda prefix: f"m{next(ids)}",
@@ -174,7 +176,7 @@ async def test_sessions_expire_by_the_clock() -> None:
 async def test_the_timer_goes_off_by_itself() -> None:
     store = FakeStore()
     config = GroupConfig(session_timeout_min_ms=1, initial_rebalance_delay_ms=0)
-    async with GroupCoordinator(store, config=config) as coordinator:
+    async with GroupCoordinator(store, FakeTopics(), config=config) as coordinator:
         n = Node(coordinator, store, FakeClock())
         missed = await n.join(session_timeout_ms=20)
         await n.sync(missed)

@@ -1,12 +1,17 @@
 """What survives a restart of the node."""
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from firnmq.brokers.kafka.groups import GroupSnapshot, GroupState, decode_snapshot, encode_snapshot
+from firnmq.brokers.kafka.groups.consumer.machine import ConsumerGroup
 from firnmq.brokers.kafka.groups.core import GENERATION_MAX
 from firnmq.brokers.kafka.protocol.errors import ErrorCode
 from firnmq.errors import Corruption
+from tests.unit.brokers.kafka.groups.consumer_stage import ConsumerStage
 from tests.unit.brokers.kafka.groups.stage import SESSION_MS, Stage
 
 
@@ -106,3 +111,26 @@ def test_after_the_last_generation_comes_the_first() -> None:
     (alone,) = stage.settle(stage.join())
     stage.group._core.generation = GENERATION_MAX
     assert stage.join(alone.member_id).joined.generation == 1
+
+
+GOLDEN = Path(__file__).resolve().parents[4] / "golden" / "consumer_group_v1.json"
+
+
+def test_consumer_groups_are_stored_as_the_format_says() -> None:
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    stored = bytes.fromhex(golden["stored"])
+    snapshot = decode_snapshot(stored)
+    assert json.loads(msgspec.json.encode(snapshot)) == golden["means"]
+    assert encode_snapshot(snapshot) == stored
+
+
+def test_a_consumer_group_is_saved_with_all_that_it_goes_on_with() -> None:
+    stage = ConsumerStage()
+    stage.join("m1", instance_id="i1", rack_id="r", assignor="range", pattern="a|b")
+    stage.classic_join(instance_id="i2")
+    stage.beat("m1", 1)  # It has to give up half.
+    before = stage.snapshot
+    stage.restart()
+    kind = stage.group.kind
+    assert isinstance(kind, ConsumerGroup)
+    assert kind.core.snapshot() == before

@@ -54,6 +54,9 @@ class KafkaPython:
             if found._class_version is None
         }
 
+    def knows(self, case: Case) -> bool:
+        return (case.key, True) in self._classes
+
     def class_of(self, case: Case) -> Any:
         return self._classes[case.key, case.message.__name__.endswith("Request")]
 

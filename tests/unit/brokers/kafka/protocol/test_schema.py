@@ -119,10 +119,21 @@ class MaybeInner(Message):
     inner: Inner | None = None
 
 
-@pytest.mark.parametrize("message", [WithoutDefault, NoWireType, TagTooEarly, MaybeInner])
+@pytest.mark.parametrize("message", [WithoutDefault, NoWireType, TagTooEarly])
 def test_a_table_that_makes_no_sense_is_refused(message: type[Message]) -> None:
     with pytest.raises(TypeError):
         compile_codec(message, 0, False)
+
+
+@pytest.mark.parametrize(
+    "message, written",
+    [(MaybeInner(), b"\xff"), (MaybeInner(inner=Inner(number=7)), b"\x01\x00\x07")],
+)
+def test_a_structure_may_be_missing(message: MaybeInner, written: bytes) -> None:
+    writer = Writer()
+    encode(message, writer, 0, flexible=False)
+    assert b"".join(bytes(part) for part in writer.parts()) == written
+    assert decode(MaybeInner, Reader(written), 0, flexible=False) == message
 
 
 @pytest.mark.parametrize("key", ApiKey)

@@ -1,9 +1,9 @@
-"""The node's key-value store: one RocksDB database in the data directory.
+"""The node's key-value store: one RocksDB database in the data directory, and its journal.
 
-Writes go to RocksDB's log without a sync, since a synced write would hold the interpreter's lock
-while the disk works. A caller that needs durability calls `sync`, which releases the lock; callers
-that arrive while a sync is running share the next one. After a failed write RocksDB refuses all
-further ones, so the store reopens the database before the next write.
+Changes go into the journal and into RocksDB's memory. A caller that needs durability calls `sync`;
+callers that arrive while a sync is running share the next one. Once enough is in memory, a thread
+of the store writes it into tables and drops the journal's files. After a failed write the store
+rewrites the journal and reopens the database before the next write.
 """
 
 from __future__ import annotations
@@ -13,51 +13,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from rocksdict import (
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-)
+from rocksdict import ReadOptions
 
-from firnmq.disk.reserve import disk_bytes
-from firnmq.errors import (
-    Closed,
-    Corruption,
-    DiskFull,
-    FirnError,
-    StorageFailed,
-    storage_failure,
+from firnmq.disk.kv.batch import Family, KeyRange, KvBatch
+from firnmq.disk.kv.database import (
+    WHERE,
+    Database,
+    database_failure,
+    typed_failure,
+    unflushed_bytes_max,
 )
+from firnmq.disk.kv.journal import Journal
+from firnmq.errors import Closed, DiskFull, FirnError, StorageFailed
 from firnmq.eventlog import EventLogger
 
 _log = EventLogger("disk")
 
-_WRITE_BUFFER_BYTES = 16 * 1024 * 1024
-_TOTAL_WRITE_BUFFER_BYTES = 48 * 1024 * 1024
-_INDEX_BUFFER_COUNT = 16
-_INDEX_BUFFERS_PER_TABLE = 8
-"""The index has many small write buffers instead of one large one: keys come in no order, and the
-search for a key's place in a buffer is three times as fast if the buffer fits into the processor's
-cache. Several buffers become one table, so that there are not more tables."""
-_INDEX_TABLES_MAX = 8
-"""New tables of the index that are merged at once, twice as many as by default: each merge also
-rewrites what the next level has of the same keys. A lookup asks every table that is not merged yet,
-most of them by the filter alone."""
-_BUFFERS_SHARE = 16
-"""Write buffers take at most this fraction of a small disk. When the database is opened after a
-crash, it writes their content to a table, which must fit in the reserve of a full disk."""
-_MANIFEST_BYTES = 64 * 1024
-"""Preallocation of the manifest; RocksDB's own default is 4 MiB."""
-_WAL_BYTES_MAX = 256 * 1024 * 1024
 _CLOSE_WAIT_S = 5.0
 _READ_ATTEMPTS = 3
 _RECLAIM_PAUSE_S = 30.0
@@ -66,116 +40,10 @@ _DELETED_RANGES_MAX = 256
 _REOPEN_PAUSE_S = 0.1
 """Between attempts to open a database that the disk refuses, so that frequent callers do not retry
 all the time."""
-_BUFFER_COUNT_MAX = 6
-"""Write buffers of the other families; RocksDB stops all writes when so many are full."""
-_STOPPED = "rocksdb.is-write-stopped"
-_UNFLUSHED = "rocksdb.num-immutable-mem-table"
-_UNCHECKED_BYTES_MAX = 512 * 1024
-"""Written without asking whether RocksDB is behind; less than a write buffer."""
-_STALL_PAUSE_S = 0.005
-_BLOCK_CACHE_BYTES = 64 * 1024 * 1024
-_LARGE_FAMILIES = 3
-"""Memory is divided by so many: the rows of locations are few and small."""
-_WHERE = "the key-value store"
+_FLUSH_SHARE = 3
+"""This fraction of what may be in memory is written into tables at once, while the rest fills."""
 
 T = TypeVar("T")
-
-
-class Family(Enum):
-    """Column families, by their content."""
-
-    STATE = "state"
-    """Deletions, group offsets, transactions, users."""
-    INDEX = "index"
-    """The four indexes and their checkpoints: derived, can be rebuilt from the log."""
-    MESSAGES = "messages"
-    """Batches of the RocksDB engine."""
-    LOCATIONS = "locations"
-    """Where frames of shared files are: derived up to the end of each file."""
-
-
-KeyRange: TypeAlias = tuple[Family, bytes, bytes]
-"""Keys of a family in [first, second)."""
-
-
-class KvBatch:
-    """Changes that are written atomically. Not safe with threads."""
-
-    __slots__ = ("_batch", "_handles", "deleted", "has_state")
-
-    def __init__(self, handles: dict[Family, Any]) -> None:
-        self._batch = WriteBatch(raw_mode=True)
-        self._handles = handles
-        self.has_state = False
-        """Whether it puts anything into Family.STATE."""
-        self.deleted: list[KeyRange] = []
-
-    def put(self, family: Family, key: bytes, value: bytes) -> None:
-        if family is Family.STATE:
-            self.has_state = True
-        self._batch.put(key, value, self._handles[family])
-
-    def put_many(self, family: Family, entries: list[tuple[bytes, bytes]]) -> None:
-        if family is Family.STATE:
-            self.has_state = True
-        # Naming the family once instead of with every entry saves a third of the time.
-        self._batch.set_default_column_family(self._handles[family])
-        put = self._batch.put
-        for key, value in entries:
-            put(key, value)
-        self._batch.set_default_column_family(None)  # It would keep the database open.
-
-    def delete(self, family: Family, key: bytes) -> None:
-        self._batch.delete(key, self._handles[family])
-
-    def delete_range(self, family: Family, lower: bytes, upper: bytes) -> None:
-        """Deletes every key in [lower, upper)."""
-        self.deleted.append((family, lower, upper))
-        self._batch.delete_range(lower, upper, self._handles[family])
-
-    def __len__(self) -> int:
-        return int(self._batch.len())
-
-
-class _Generation:
-    """One opening of the database, with every handle that must go before it can close."""
-
-    def __init__(self, path: Path) -> None:
-        self.db = Rdict(
-            str(path),
-            _options(buffer_bytes := _buffer_bytes(path)),
-            {f.value: _family_options(f, buffer_bytes) for f in Family},
-        )
-        self.families = {f: self.db.get_column_family(f.value) for f in Family}
-        self.handles = {f: self.db.get_column_family_handle(f.value) for f in Family}
-
-    def wait_while_stalled(self) -> None:
-        """Waits while flushes or merges are behind, before RocksDB itself would: it would wait with
-        the interpreter's lock held, and the whole process would stand still."""
-        while self.db.property_int_value(_STOPPED) or any(
-            (self.families[family].property_int_value(_UNFLUSHED) or 0) >= _full_buffers_max(family)
-            for family in Family
-        ):
-            time.sleep(_STALL_PAUSE_S)
-
-    def close(self) -> None:
-        """Closes every part, even if another fails; raises StorageFailed with the first error.
-
-        Nothing may refer to a part afterwards, not even an error's traceback: one reference keeps
-        the database locked.
-        """
-        parts: list[Any] = [*self.families.values(), self.db]
-        self.handles.clear()
-        self.families.clear()
-        del self.db
-        failure = ""
-        while parts:
-            try:
-                parts.pop(0).close()
-            except Exception as error:  # rocksdict raises plain Exception for every failure.
-                failure = failure or str(error)
-        if failure:
-            raise _storage_failure(OSError(failure))
 
 
 class KeyValueStore:
@@ -190,7 +58,16 @@ class KeyValueStore:
         self._reopen_after_s = 0.0
         self.opened_count = 0
         """How often the database was opened: each time, unsynced writes may have been lost."""
-        self._generation: _Generation | None = self._open()
+        self._limit_bytes = unflushed_bytes_max(path)
+        self._journal = Journal(path)
+        self._room = threading.Condition(threading.Lock())
+        """Held while a change goes into the journal and into memory, so that both have the same
+        order. Taken after every other lock; waiting for room releases it."""
+        self._unflushed_bytes = 0
+        """In memory, and not in a table yet."""
+        self._unflushed: set[Family] = set()
+        self._is_flushing = False
+        self._generation: Database | None = self._open()
         self._sync_lock = threading.Lock()
         self.row_lock = threading.Lock()
         """Held around each write of rows that are changed by read-modify-write, and around such a
@@ -202,7 +79,6 @@ class KeyValueStore:
         self._doubtful_seq = 0
         """Unsynced writes up to this one may have been lost when the database failed: pages of a
         failed sync may be in the page cache but not on the device."""
-        self._unchecked_bytes = 0
         self.sync_count = 0
         self._deleted: list[KeyRange] = []
         """Deleted since the database was opened, and perhaps still in its files."""
@@ -272,26 +148,38 @@ class KeyValueStore:
         """
         with self._using(for_write=True) as generation:
             if opened_count is not None and opened_count != self.opened_count:
-                raise StorageFailed(_WHERE, OSError("it was reopened amid a change"))
+                raise StorageFailed(WHERE, OSError("it was reopened amid a change"))
             batch = KvBatch(generation.handles)
-            yield batch
             try:
+                yield batch
                 if len(batch):
-                    self._unchecked_bytes += batch._batch.size_in_bytes()
-                    if self._unchecked_bytes > _UNCHECKED_BYTES_MAX:
-                        self._unchecked_bytes = 0
-                        generation.wait_while_stalled()
-                    generation.db.write(batch._batch)
+                    self._write(generation, batch)
+            finally:
+                batch.release()
+
+    def _write(self, generation: Database, batch: KvBatch) -> None:
+        with self._room:
+            self._wait_for_room()
+            try:
+                self._journal.append(batch.changes, may_wait=batch.may_wait)
+                generation.write(batch.changes_in_memory)
             except Exception as error:  # rocksdict raises plain Exception for every failure.
                 raise self._failed(error) from error
-            finally:
-                del batch._batch
-            with self._gate:
-                self._write_seq += 1
-                if batch.has_state:
-                    self._state_seq = self._write_seq
-                if batch.deleted:
-                    self._deleted = _merged(self._deleted + batch.deleted)
+            self._unflushed_bytes += batch.memory_bytes
+            self._unflushed |= batch.families
+            self._write_seq += 1
+            if batch.has_state:
+                self._state_seq = self._write_seq
+            if batch.deleted:
+                self._deleted = _merged(self._deleted + batch.deleted)
+            self._flush_if_much()
+
+    def _wait_for_room(self) -> None:
+        """Waits while tables are written more slowly than changes come."""
+        while self._unflushed_bytes >= self._limit_bytes and self._is_flushing:
+            self._room.wait()
+        if self._failure is not None:
+            raise database_failure(self._failure)
 
     @property
     def write_count(self) -> int:
@@ -310,7 +198,7 @@ class KeyValueStore:
                 # After a failed sync a second one would report success for lost pages.
                 self._reopen()
             if self._doubtful_seq >= wanted:
-                raise StorageFailed(_WHERE, OSError("it was reopened before this write was synced"))
+                raise StorageFailed(WHERE, OSError("it was reopened before this write was synced"))
             self._flush()
 
     def read_durable(self, read: Callable[[], T]) -> T:
@@ -330,25 +218,78 @@ class KeyValueStore:
                     self._sync_up_to(state_seq)
             if opened_count == self.opened_count and self._failure is None:
                 return found
-        raise self.failure or StorageFailed(_WHERE, OSError("it is reopened again and again"))
+        raise self.failure or StorageFailed(WHERE, OSError("it is reopened again and again"))
 
     def sync_late(self) -> None:
         """Syncs writes that no caller waits for; reopens the database first if it had failed."""
         with self._sync_lock:
             if self._failure is not None:
+                self._reopen_after_s = 0.0  # This caller comes seldom.
                 self._reopen()
             if self._write_seq > self._durable_seq:
                 self._flush()
 
     def _flush(self) -> None:
-        reached = self._write_seq
-        with self._using() as generation:
+        with self._using():
             try:
-                generation.db.flush_wal(True)
-            except Exception as error:  # rocksdict raises plain Exception for every failure.
+                with self._room:
+                    reached = self._write_seq
+                    file = self._journal.write_out()
+                if file is not None:
+                    file.sync()
+            except OSError as error:
                 raise self._failed(error) from error
         self._synced_seq = reached
         self.sync_count += 1
+
+    # Writing tables ------------------------------------------------------------------------
+
+    def _flush_if_much(self) -> None:
+        """Starts a thread that writes tables, if there is enough for it. `_room` is held."""
+        if self._is_flushing or self._unflushed_bytes < self._limit_bytes // _FLUSH_SHARE:
+            return
+        self._is_flushing = True
+        threading.Thread(target=self._flush_tables, name="firn-kv-flush", daemon=True).start()
+
+    def _flush_tables(self) -> None:
+        """Writes what is in memory into tables, and drops the journal of it."""
+        try:
+            while self._flush_once():
+                pass
+        except FirnError:
+            pass  # The next write reopens the database, or fails.
+        finally:
+            with self._room:
+                self._is_flushing = False
+                self._room.notify_all()
+
+    def _flush_once(self) -> bool:
+        """Whether there is enough for another time."""
+        self.sync()  # Without the lock that writers wait for.
+        with self._sync_lock, self._using() as generation, self._room:
+            if self._failure is not None:
+                return False
+            opened_count = self.opened_count
+            families, self._unflushed = self._unflushed, set()
+            flushing_bytes = self._unflushed_bytes
+            try:
+                self._journal.switch()
+                generation.begin_flush(families)
+            except Exception as error:  # rocksdict raises plain Exception for every failure.
+                raise self._failed(error) from error
+            done = self._journal.complete_files()
+        with self._using() as generation:
+            if self.opened_count != opened_count:
+                return False
+            try:
+                generation.finish_flush(families)
+            except Exception as error:  # rocksdict raises plain Exception for every failure.
+                raise self._failed(error) from error
+            self._journal.remove(done)
+            with self._room:
+                self._unflushed_bytes -= flushing_bytes
+                self._room.notify_all()
+                return self._unflushed_bytes >= self._limit_bytes // _FLUSH_SHARE
 
     # Whole database -------------------------------------------------------------------------
 
@@ -358,9 +299,7 @@ class KeyValueStore:
 
     def compact(self, family: Family) -> None:
         """Writes memory tables out and merges the family's files. For measurements."""
-        with self._using() as generation:
-            generation.families[family].flush(True)
-            generation.families[family].compact_range(None, None)
+        self._merge(family, None, None)
 
     @property
     def has_deleted(self) -> bool:
@@ -374,59 +313,108 @@ class KeyValueStore:
         rewritten without it, which needs temporary space. Raises StorageFailed if that fails; the
         caller may retry after a pause.
         """
-        with self._gate:
+        with self._room:
             ranges, self._deleted = self._deleted, []
         try:
             while ranges:
                 family, lower, upper = ranges[-1]
-                with self._reading() as generation:
-                    generation.families[family].flush(True)
-                    generation.families[family].compact_range(lower, upper)
+                self._merge(family, lower, upper)
                 ranges.pop()
         except FirnError:
             self._reclaim_after_s = time.monotonic() + _RECLAIM_PAUSE_S
             raise
         finally:
-            with self._gate:
+            with self._room:
                 self._deleted = _merged(self._deleted + ranges)
+
+    def journal_synced_lengths(self) -> dict[str, int]:
+        """How much of each file of the journal is on the device; −1: all of it."""
+        return self._journal.synced_lengths()
+
+    def _merge(self, family: Family, lower: bytes | None, upper: bytes | None) -> None:
+        """Writers wait: RocksDB flushes for it, which no change may do that the journal lacks."""
+        self.sync()
+        with self._sync_lock, self._reading() as generation, self._room:
+            self._journal.switch()
+            generation.flush({family})
+            generation.families[family].compact_range(lower, upper)
 
     def files(self) -> list[dict[str, Any]]:
         with self._using() as generation:
             return list(generation.db.live_files())
 
     def close(self) -> None:
+        with self._room:
+            while self._is_flushing:
+                self._room.wait()
         with self._exclusive(_CLOSE_WAIT_S):
             generation, self._generation = self._generation, None
         if generation is None:
             return
+        is_journal_durable = True
+        try:
+            if self._failure is None:
+                self._journal.switch()
+            else:
+                self._journal.rewrite()
+        except OSError:
+            is_journal_durable = False
         try:
             generation.close()
         except DiskFull as error:  # It had no space to write out what it has in memory.
-            if self._failure is not None or self._write_seq > self._durable_seq:
+            if not is_journal_durable:
                 raise
-            # The next opening reads all of it from the log.
+            # The next opening reads all of it from the journal.
             _log.warning("database_closed_without_space", path=self._path, error=str(error))
+        else:
+            self._journal.discard()
+        finally:
+            self._journal.close()
 
     @property
     def _durable_seq(self) -> int:
         """Writes up to this one are durable, or were counted as lost when the database failed."""
         return max(self._synced_seq, self._doubtful_seq)
 
-    def _open(self) -> _Generation:
+    def _open(self) -> Database:
         try:
-            generation = _Generation(self._path)
-            self.opened_count += 1
-            return generation
+            generation = Database(self._path)
         except Exception as error:  # rocksdict raises plain Exception for every failure.
-            raise self._typed(error) from error
+            raise typed_failure(error, self._path) from error
+        try:
+            self._journal.rewrite()  # After RocksDB has locked the directory.
+            self._repeat_journal(generation)
+        except Exception as error:
+            failure = typed_failure(error, self._path)
+            with suppress(StorageFailed):
+                generation.close()
+            raise failure from None
+        self.opened_count += 1
+        return generation
+
+    def _repeat_journal(self, generation: Database) -> None:
+        """Brings what the journal holds into memory; it is durable."""
+        self._unflushed_bytes = 0
+        for changes in self._journal.records():
+            batch = KvBatch(generation.handles)
+            try:
+                batch.repeat(changes)
+                generation.write(batch.changes_in_memory)
+            finally:
+                batch.release()
+            self._unflushed_bytes += batch.memory_bytes
+            self._unflushed |= batch.families
+            if self._unflushed_bytes >= self._limit_bytes:
+                generation.flush(self._unflushed)
+                self._unflushed_bytes = 0
 
     @contextmanager
-    def _reading(self) -> Iterator[_Generation]:
+    def _reading(self) -> Iterator[Database]:
         with self._using() as generation:
             try:
                 yield generation
             except Exception as error:  # rocksdict raises plain Exception for every failure.
-                raise self._typed(error) from error
+                raise typed_failure(error, self._path) from error
 
     @property
     def has_failed(self) -> bool:
@@ -437,15 +425,10 @@ class KeyValueStore:
     def failure(self) -> StorageFailed | None:
         """Why the next write reopens the database; None if it does not."""
         error = self._failure
-        return None if error is None else _storage_failure(error)
-
-    def _typed(self, error: Exception) -> FirnError:
-        if "corruption" in str(error).lower():
-            return Corruption(str(error), where=str(self._path))
-        return _storage_failure(error)
+        return None if error is None else database_failure(error)
 
     @contextmanager
-    def _using(self, *, for_write: bool = False) -> Iterator[_Generation]:
+    def _using(self, *, for_write: bool = False) -> Iterator[Database]:
         if self._failure is not None and (for_write or self._generation is None):
             self._reopen()
         with self._gate:
@@ -454,7 +437,7 @@ class KeyValueStore:
             generation = self._generation
             if generation is None:
                 if self._failure is not None:
-                    raise _storage_failure(self._failure)
+                    raise database_failure(self._failure)
                 raise Closed("the key-value store is closed")
             self._users += 1
         try:
@@ -492,16 +475,19 @@ class KeyValueStore:
             if self._failure is None:
                 return
             if time.monotonic() < self._reopen_after_s:
-                raise _storage_failure(self._failure)
-            generation, self._generation = self._generation, None
-            self._doubtful_seq = self._write_seq
-            if generation is not None:
-                with suppress(
-                    StorageFailed
-                ):  # Expected: the failure is the reason for the reopening.
-                    generation.close()
+                raise database_failure(self._failure)
             try:
+                self._journal.rewrite()  # First: closing writes tables, which must not be ahead.
+                self._doubtful_seq = self._write_seq
+                generation, self._generation = self._generation, None
+                if generation is not None:
+                    with suppress(StorageFailed):  # Expected: that is why it is reopened.
+                        generation.close()
                 self._generation = self._open()
+            except OSError as error:
+                self._reopen_after_s = time.monotonic() + _REOPEN_PAUSE_S
+                self._failure = error
+                raise self._failed(error) from error
             except StorageFailed as error:
                 self._reopen_after_s = time.monotonic() + _REOPEN_PAUSE_S
                 self._failure = error.cause
@@ -512,22 +498,9 @@ class KeyValueStore:
     def _failed(self, error: Exception) -> StorageFailed:
         """Marks the database as failed until it is reopened."""
         self._failure = error
-        failure = _storage_failure(error)
+        failure = database_failure(error)
         self.on_failure(failure)
         return failure
-
-
-def _storage_failure(error: BaseException) -> StorageFailed:
-    """The right StorageFailed for an error of RocksDB, which reports errno only as text."""
-    if "no space left" in str(error).lower():
-        return DiskFull(_WHERE, error)
-    return storage_failure(_WHERE, error)
-
-
-def _buffer_bytes(path: Path) -> int:
-    """The limit of all write buffers together."""
-    path.mkdir(parents=True, exist_ok=True)
-    return min(_TOTAL_WRITE_BUFFER_BYTES, disk_bytes(path) // _BUFFERS_SHARE)
 
 
 def _merged(ranges: list[KeyRange]) -> list[KeyRange]:
@@ -543,52 +516,3 @@ def _merged(ranges: list[KeyRange]) -> list[KeyRange]:
 
 def _ignore_failure(_: FirnError) -> None:
     """The default: failures are not reported."""
-
-
-def _options(buffer_bytes: int) -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_db_write_buffer_size(buffer_bytes)
-    options.set_manifest_preallocation_size(_MANIFEST_BYTES)
-    options.set_max_total_wal_size(_WAL_BYTES_MAX)
-    options.set_max_open_files(64)
-    options.set_keep_log_file_num(2)
-    options.set_max_background_jobs(2)
-    return options
-
-
-def _family_options(family: Family, buffer_bytes: int) -> Options:
-    options = Options(raw_mode=True)
-    share_bytes = min(_WRITE_BUFFER_BYTES, buffer_bytes // _LARGE_FAMILIES)
-    if family is Family.INDEX:
-        share_bytes //= _INDEX_BUFFER_COUNT
-        options.set_min_write_buffer_number_to_merge(_INDEX_BUFFERS_PER_TABLE)
-        options.set_level_zero_file_num_compaction_trigger(_INDEX_TABLES_MAX)
-    options.set_max_write_buffer_number(_buffer_count_max(family))
-    options.set_write_buffer_size(share_bytes)
-    options.set_compression_type(DBCompressionType.lz4())
-    table = BlockBasedOptions()
-    table.set_block_cache(_block_cache())
-    table.set_bloom_filter(10, False)
-    # In the cache, so that memory stays bounded, and in small partitions: the filter of a large
-    # table is megabytes, and reading it again for every lookup takes a millisecond.
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_index_type(BlockBasedIndexType.two_level_index_search())
-    table.set_partition_filters(True)
-    table.set_pin_top_level_index_and_filter(True)
-    options.set_block_based_table_factory(table)
-    return options
-
-
-def _buffer_count_max(family: Family) -> int:
-    return 2 * _INDEX_BUFFER_COUNT if family is Family.INDEX else _BUFFER_COUNT_MAX
-
-
-def _full_buffers_max(family: Family) -> int:
-    """Writers wait at so many full buffers, which leaves some for those that did not look yet."""
-    return _buffer_count_max(family) // 2
-
-
-def _block_cache() -> Cache:
-    return Cache(_BLOCK_CACHE_BYTES // _LARGE_FAMILIES)

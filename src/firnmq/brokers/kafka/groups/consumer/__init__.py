@@ -1,0 +1,1 @@
+"""Consumer groups whose coordinator assigns the partitions (KIP-848)."""
