@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections import Counter
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -155,21 +157,29 @@ def test_variables_of_a_kubernetes_service_are_none_of_ours(
     assert capsys.readouterr().err == ""
 
 
-def test_every_variable_of_a_command_is_known() -> None:
+def _all_commands() -> Iterator[click.Command]:
     context = click.Context(main)
-    found = set()
     commands: list[click.Command] = [main]
     while commands:
         command = commands.pop()
-        for parameter in command.params:
-            if isinstance(parameter.envvar, str):
-                found.add(parameter.envvar)
+        yield command
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
                 each = command.get_command(context, name)
                 assert each is not None
                 commands.append(each)
-    assert found == COMMAND_VARIABLES
+
+
+def test_every_variable_of_a_command_is_known() -> None:
+    names = (each.envvar for command in _all_commands() for each in command.params)
+    assert {each for each in names if isinstance(each, str)} == COMMAND_VARIABLES
+
+
+def test_no_two_options_of_a_command_are_one() -> None:
+    """An option that has another one's name takes its value: --node gave `shard move --to` one."""
+    for command in _all_commands():
+        names = Counter(each.name for each in command.params)
+        assert max(names.values(), default=1) == 1, (command.name, names)
 
 
 class TestColour:
