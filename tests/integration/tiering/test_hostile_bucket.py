@@ -16,6 +16,8 @@ from firnmq.config import TieringConfig
 from firnmq.errors import Corruption, FirnError
 from firnmq.server.recovery import recover_directory
 from firnmq.tiering.archive.ownership import latest_claim
+from firnmq.tiering.format.fields import SHARD_COUNT_MAX
+from firnmq.tiering.format.object_names import topic_manifest_key
 from firnmq.tiering.stores import open_store
 from tests.integration.tiering.stage import TOPIC, Stage
 
@@ -151,6 +153,23 @@ def test_a_claim_after_which_none_can_come(bucket: Path, tmp_path: Path) -> None
         latest_claim(store, "c")
     store.close()
     assert str(10**20 - 1) in caught.value.where
+
+
+def test_topics_that_have_too_many_shards_together(bucket: Path, tmp_path: Path) -> None:
+    """Each of them has as many as a topic may have."""
+    shutil.copytree(bucket, tmp_path / "objects")
+    (own,) = objects(tmp_path / "objects", OBJECTS["topic"])[-1:]
+    body = body_of(own)
+    for number in (1, 2):
+        name, topic_id = f"large{number}", f"{number:032x}"
+        key = topic_manifest_key("c", name, topic_id, body["number"])
+        path = tmp_path / "objects" / key
+        path.parent.mkdir(parents=True)
+        shutil.copy(own, path)
+        changed = {"topic": name, "topic_id": topic_id, "shard_count": SHARD_COUNT_MAX}
+        write_body(path, {**body, **changed})
+    with pytest.raises(Corruption, match="200,002 shards"):
+        recover_directory(tmp_path / "data", settings(tmp_path / "objects"), skip_gaps=True)
 
 
 def test_the_bucket_is_whole(bucket: Path, tmp_path: Path) -> None:
