@@ -46,7 +46,7 @@ FETCH_FAILED := { [ $$? -eq 130 ] || echo "error: pip could not install the pack
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install lake setup run demo scale check format test test-hdfs test-spark43 \
+.PHONY: help install lake setup run demo scale check format test test-chaos test-hdfs test-spark43 \
 	test-iceberg test-cluster test-streaming test-real-job bench bench-compare etcd proto soak \
 	docs lock clean
 
@@ -145,6 +145,12 @@ test-spark43: setup
 		--no-build-isolation --no-deps pyspark==4.3.0 -e .
 	$(SPARK43)/bin/python -m pytest tests/unit/lake tests/integration/lake $(ARGS)
 
+# Nodes with replicas under load are killed, paused and restarted for ten minutes. It prints its
+# seed; SEED= repeats the order of faults, SECONDS= takes another time.
+test-chaos: setup
+	$(BIN)/python -m tests.integration.replication.storm \
+		--seconds $(if $(SECONDS),$(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
 test-hdfs: setup
 	$(BIN)/python -m pytest -m hdfs tests/integration/tiering $(ARGS)
 
@@ -188,6 +194,7 @@ proto: | $(BIN)/python
 		firnmq/meta/etcd/etcd_rpc.proto firnmq/meta/service/meta_service.proto
 
 soak: setup
+	$(BIN)/python -m tests.integration.replication.storm --seconds 3600 $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.soak $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 # Each lock keeps to the versions of the large one.

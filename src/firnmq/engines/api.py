@@ -154,6 +154,8 @@ class ShardStatus:
     """Greatest timestamp of all records, below 0 if there is none."""
     segments: tuple[SegmentMeta, ...]
     failure: str | None
+    quorum_mark: int | None = None
+    """Of a shard with replicas: most of them have the records below."""
 
 
 class ProducerStatus(NamedTuple):

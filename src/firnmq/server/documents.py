@@ -53,6 +53,9 @@ class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
     segment_count: int | None = None
     store_only_bytes: int | None = None
     """What of it is only in the object store."""
+    quorum_mark: int | None = None
+    """Of a shard with replicas: most of them have the records below; those below `end_offset`, the
+    high watermark, can be read."""
     failure: str | None = None
 
     @classmethod
@@ -64,6 +67,7 @@ class ShardSummary(msgspec.Struct, frozen=True, kw_only=True):
             length_bytes=status.length_bytes,
             segment_count=len(status.segments),
             store_only_bytes=sum(each.length for each in status.segments if not each.is_on_nodes),
+            quorum_mark=status.quorum_mark,
             failure=status.failure,
         )
 
@@ -551,6 +555,36 @@ class NodeStays(msgspec.Struct, frozen=True, kw_only=True):
     """Of 64, over which groups are spread; they stay."""
 
 
+class ReplicatedShard(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard whose active segment lacks replicas, or is led by no node."""
+
+    topic: str
+    shard: int
+    leader: int | None
+    """None while there is none."""
+    replicas: list[int]
+    in_sync: list[int]
+
+
+class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How shards with several replicas are, as the metadata have it."""
+
+    controller: int | None
+    """The node that seals what lost leaders have led."""
+    shard_count: int
+    under_replicated: int
+    """Shards with fewer replicas in sync than they have."""
+    offline: int
+    """Those without a leader that is there."""
+    lossy_segments: int
+    """Sealed though too few replicas were known to have kept everything: records may be lost."""
+    lag_records: int
+    """By how much the replica that is furthest behind is behind its leader, of shards that the
+    answering node leads."""
+    shards: list[ReplicatedShard]
+    """Under-replicated and offline ones, at most a hundred."""
+
+
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     meta: str
@@ -559,6 +593,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Of the metadata, as far as the answering node has it."""
     shard_count: int
     nodes: list[ClusterNode]
+    replication: ReplicationStatus
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,14 +3,17 @@ and the others go on without a hand."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
-from tests.integration.cluster.nodes import Nodes, wait_until
-from tests.integration.replication.clients import LoggedProducer, LoggedReader, check
+from tests.integration.cluster.nodes import WAIT_S, Nodes, wait_until
+from tests.integration.replication.load import Load
 from tests.integration.replication.replicated import (
     SHORT_SEGMENTS,
     check_files,
@@ -24,44 +27,6 @@ _TOPIC = "load"
 _PARTITIONS = 3
 
 
-class Load:
-    """Producers and a reader, stopped and checked at the end."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self.nodes = nodes
-        where = nodes.bootstrap, _TOPIC, _PARTITIONS
-        self.producers = [
-            LoggedProducer(*where, "idempotent", is_idempotent=True),
-            LoggedProducer(*where, "plain", is_idempotent=False),
-        ]
-        self.reader = LoggedReader(*where)
-
-    def wait_progress(self, count: int = 50) -> None:
-        """Returns once every partition has acknowledged more than until now."""
-        before = [self._counts(index) for index in range(_PARTITIONS)]
-
-        def has_grown() -> bool:
-            return all(
-                now > was + count
-                for index in range(_PARTITIONS)
-                for now, was in zip(self._counts(index), before[index], strict=True)
-            )
-
-        wait_until(has_grown, "every partition takes records")
-
-    def _counts(self, partition: int) -> list[int]:
-        return [producer.count_of(partition) for producer in self.producers]
-
-    def close(self) -> None:
-        for producer in self.producers:
-            producer.stop()
-        self.reader.stop()
-
-    def check(self) -> None:
-        assert not any(producer.failed for producer in self.producers)
-        check(self.nodes.bootstrap, _TOPIC, _PARTITIONS, self.producers, self.reader)
-
-
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     with closing(Nodes(tmp_path)) as found:
@@ -73,7 +38,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 def test_leaders_followers_and_controllers_are_killed_and_paused(nodes: Nodes) -> None:
-    with closing(Load(nodes)) as load:
+    with closing(Load(nodes, _TOPIC, _PARTITIONS)) as load:
         load.wait_progress()
 
         # 1. A leader is killed: its partitions go on elsewhere, and it comes back as a follower.
@@ -116,7 +81,7 @@ def test_leaders_followers_and_controllers_are_killed_and_paused(nodes: Nodes) -
 
 
 def test_without_enough_replicas_nothing_is_taken_and_nothing_is_lost(nodes: Nodes) -> None:
-    with closing(Load(nodes)) as load:
+    with closing(Load(nodes, _TOPIC, _PARTITIONS)) as load:
         load.wait_progress()
         left = nodes.leaders(1, _TOPIC)[0]
         others = [number for number in (1, 2, 3) if number != left]
@@ -131,7 +96,7 @@ def test_without_enough_replicas_nothing_is_taken_and_nothing_is_lost(nodes: Nod
 
 
 def test_a_rolling_restart_is_not_noticed_by_clients(nodes: Nodes) -> None:
-    with closing(Load(nodes)) as load:
+    with closing(Load(nodes, _TOPIC, _PARTITIONS)) as load:
         for number in (1, 2, 3):
             load.wait_progress()
             assert nodes[number].terminate() == 0
@@ -140,3 +105,34 @@ def test_a_rolling_restart_is_not_noticed_by_clients(nodes: Nodes) -> None:
         load.wait_progress()
     load.check()
     assert check_files(nodes) >= 3 * _PARTITIONS
+
+
+def test_operators_see_what_lacks_replicas(nodes: Nodes) -> None:
+    """1. Everything is well; 2. a node is killed; 3. it is back."""
+    wait_in_sync(nodes)
+
+    def status(number: int) -> dict[str, Any]:
+        with urlopen(f"{nodes[number].admin_url}/v1/cluster", timeout=WAIT_S) as answer:
+            found: dict[str, Any] = json.load(answer)["replication"]
+        return found
+
+    assert status(1)["shard_count"] == _PARTITIONS
+    wait_until(lambda: status(1)["under_replicated"] == 0, "nothing is under-replicated")
+    assert status(1)["lossy_segments"] == status(1)["offline"] == 0
+
+    nodes[3].kill()
+    nodes.wait_registered(1, 2)
+    wait_until(lambda: status(1)["under_replicated"] == _PARTITIONS, "all lack a replica")
+    wait_until(lambda: status(1)["offline"] == 0, "all have a leader again")
+    assert {each["topic"] for each in status(1)["shards"]} == {_TOPIC}
+    assert all(3 not in each["in_sync"] for each in status(1)["shards"])
+    wait_until(lambda: status(1)["controller"] in (1, 2), "a node that is there controls")
+    with urlopen(f"{nodes[1].admin_url}/metrics", timeout=WAIT_S) as answer:
+        assert f"firn_under_replicated_shards {_PARTITIONS}.0" in answer.read().decode()
+    described = nodes.metadata(1, _TOPIC).topics[0].partitions
+    assert all(set(each.replica_nodes) == {1, 2, 3} for each in described)
+    assert all(tuple(each.offline_replicas) == (3,) for each in described)
+    assert all(3 not in each.isr_nodes for each in described)
+
+    nodes[3].start()
+    wait_until(lambda: status(2)["under_replicated"] == 0, "the replicas are back")

@@ -42,6 +42,30 @@ def status(as_json: bool) -> None:
         f"{found['meta']} at revision {found['revision']}"
     )
     print_nodes(found["nodes"])
+    _print_replication(found["replication"])
+
+
+def _print_replication(found: dict[str, Any]) -> None:
+    if not found["shard_count"]:
+        return
+    controller = "no node" if found["controller"] is None else f"node {found['controller']}"
+    click.echo(
+        f"{found['shard_count']} shards with replicas: {found['under_replicated']} lack some, "
+        f"{found['offline']} have no leader, {found['lossy_segments']} segments may have lost "
+        f"records; the last replica is {found['lag_records']} records behind; {controller} controls"
+    )
+    rows = [
+        (
+            each["topic"],
+            each["shard"],
+            "none" if each["leader"] is None else each["leader"],
+            " ".join(map(str, each["replicas"])),
+            " ".join(map(str, each["in_sync"])),
+        )
+        for each in found["shards"]
+    ]
+    if rows:
+        print_table(("TOPIC", "SHARD", "LEADER", "REPLICAS", "IN SYNC"), rows)
 
 
 def print_nodes(nodes: list[dict[str, Any]]) -> None:

@@ -36,6 +36,8 @@ class ReplicaSets:
 
     def __init__(self, cache: MetaCache) -> None:
         self._by_shard: dict[str, ReplicaSet] = {}
+        self._lossy: set[str] = set()
+        """Keys of segments whose seal may have lost records."""
         cache.listen(SEGMENTS, self._follow)
 
     def get(self, shard: str) -> ReplicaSet | None:
@@ -45,15 +47,25 @@ class ReplicaSets:
     def items(self) -> Iterator[tuple[str, ReplicaSet]]:
         return iter(list(self._by_shard.items()))
 
+    @property
+    def lossy_count(self) -> int:
+        """Segments that were sealed though too few replicas were known to have everything."""
+        return len(self._lossy)
+
     def _follow(self, events: list[Event]) -> None:
         for event in events:
             shard, seq = shard_of_segment(event.key), segment_seq_of(event.key)
             known = self._by_shard.get(shard)
             if event.entry is None or _OPENED not in event.entry.value:
+                self._lossy.discard(event.key)
                 if known is not None and known.seq == seq:
                     del self._by_shard[shard]
                 continue
             record = decode(event.entry, SegmentRecord)
+            if record.lossy and record.state is not SegmentState.DELETED:
+                self._lossy.add(event.key)
+            else:
+                self._lossy.discard(event.key)
             if record.state in _UNSEALED and len(record.opened) > 1:
                 if known is None or known.seq <= seq:
                     self._by_shard[shard] = ReplicaSet(

@@ -25,6 +25,7 @@ from firnmq.health import ProblemKind
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.http.limits import BodyBudget
 from firnmq.server.admin.parts import NodeParts
+from firnmq.server.admin.replication import replication_metrics, replication_status
 from firnmq.tiering.move.status import TierStatus
 from firnmq.version import __version__
 
@@ -72,6 +73,13 @@ class Metrics:
         if tier is not None:
             status = await call_blocking(None, tier.mover.status)
             found += _tiering(status)
+        member = self._parts.local.member
+        if member is not None:
+            driver = member.replication
+            found += replication_metrics(
+                replication_status(member.cluster, driver, self._parts.local.catalog),
+                driver.led_count,
+            )
         return found
 
     def _build(self) -> Metric:

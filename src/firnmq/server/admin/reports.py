@@ -13,6 +13,7 @@ from firnmq.disk import call_blocking
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.server.admin.others import OtherNodes
 from firnmq.server.admin.parts import NodeParts
+from firnmq.server.admin.replication import replication_status
 from firnmq.server.documents import (
     ClusterNode,
     ClusterStatus,
@@ -147,4 +148,5 @@ async def _cluster_status(parts: NodeParts, reports: NodeReports) -> ClusterStat
         revision=cluster.cache.revision,
         shard_count=len(cluster.leaders),
         nodes=nodes,
+        replication=replication_status(cluster, member.replication, parts.local.catalog),
     )

@@ -193,6 +193,25 @@ class ReplicationDriver:
         self.control.candidate.start()
         self._network.soon(self._tick)
 
+    @property
+    def led_count(self) -> int:
+        """Any thread: segments that this node leads."""
+        return len(self.node.leaders)
+
+    def lag_records(self) -> int:
+        """Any thread: by how much the replica that is furthest behind is behind, of what is led
+        here. Those that were never heard of have nothing."""
+        lag = 0
+        for leader in list(self.node.leaders.values()):
+            end = leader.marks.durable_end
+            followers = dict(leader.marks.followers)
+            for node in leader.record.replicas:
+                if node != self._own.node:
+                    progress = followers.get(node)
+                    has = leader.record.start if progress is None else progress.end
+                    lag = max(lag, end - has)
+        return lag
+
     def wait_led(self, timeout_s: float) -> bool:
         """Any thread: returns once this node leads every segment that the cache says it opened;
         False if it does not in time."""

@@ -26,6 +26,7 @@ def status_of(log: ShardLog, failure: str | None) -> ShardStatus:
         ),
         segments=tuple(each.meta for each in view.segments),
         failure=failure,
+        quorum_mark=None if log.replica is None else log.replica.quorum_mark,
     )
 
 
