@@ -24,6 +24,7 @@ TIER_GRAVES = "tier_graves/"
 LAKE = "lake/"
 OFFSETS = "offsets/"
 RULES = "rules/"
+QUOTAS = "quotas/"
 USERS = "users/"
 MEMBERS = "members/"
 COORDINATORS = "coordinators/"
@@ -199,6 +200,14 @@ class RuleRecord(Record, frozen=True, kw_only=True):
     permission: str
 
 
+class QuotaRecord(Record, frozen=True, kw_only=True):
+    """What clients may do per second: for whom, and the values by Kafka's names."""
+
+    entity: dict[str, str | None]
+    """By `user`, `client-id` or `ip`; None stands for all that have none of their own."""
+    limits: dict[str, float]
+
+
 class UserEntry(Record, frozen=True, kw_only=True):
     """What a cluster keeps of a user of the Kafka listeners: a row as a node that is alone has
     it."""
@@ -302,6 +311,12 @@ def lake_key(shard: str) -> str:
 def rule_key(record: RuleRecord) -> str:
     """The same for the same rule: a rule is there once, however often it is added."""
     return f"{RULES}{hashlib.sha256(encode(record)).hexdigest()}"
+
+
+def quota_key(entity: dict[str, str | None]) -> str:
+    """Names may have any characters, keys only few."""
+    named = repr(sorted(entity.items()))
+    return f"{QUOTAS}{hashlib.sha256(named.encode()).hexdigest()}"
 
 
 def segments_prefix(shard: str) -> str:

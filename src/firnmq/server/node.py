@@ -18,6 +18,7 @@ from firnmq.brokers.kafka.groups import GroupCoordinator
 from firnmq.brokers.kafka.nodes import ClusterNodes
 from firnmq.brokers.kafka.offsets import GroupOffsets, KvGroupStore
 from firnmq.brokers.kafka.producer_ids import ProducerIds
+from firnmq.brokers.kafka.quotas.store import QuotaStore
 from firnmq.brokers.kafka.spread_offsets import SpreadOffsets
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.kafka.topic_names import TopicNames
@@ -125,6 +126,8 @@ class Node:
             producer_ids=producer_ids,
             transaction_coordinator=transactions,
             clock=local.clock,
+            quotas=QuotaStore(local.meta, local.cache),
+            users=users,
             authenticator=self._authenticator(users),
             tls=tls,
             certificate_names=names,

@@ -23,6 +23,7 @@ _NO_SUCH: Final = {
     Kind.INT8: 0,
     Kind.INT16: 0,
     Kind.INT32: 0,
+    Kind.FLOAT64: 0.0,
     Kind.INT64: 0,
     Kind.UUID: UUID(int=1),
     Kind.STRING: "x",

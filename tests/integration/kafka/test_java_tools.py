@@ -137,6 +137,49 @@ def test_records_go_round_and_a_group_keeps_its_place(
     assert group not in tool(node, GROUPS, "--list").splitlines()
 
 
+def test_consumers_whose_partitions_the_node_assigns(
+    node: NodeProcess, make_topic: MakeTopic, new_name: NewName
+) -> None:
+    topic, group = make_topic(node, partitions=2), new_name()
+    values = [f"value {number}" for number in range(100)]
+    tool(node, PRODUCE, "--topic", topic, stdin="\n".join(values) + "\n")
+    reading = ("--topic", topic, "--group", group, "--from-beginning", "--timeout-ms", "60000")
+    new = ("--command-property", "group.protocol=consumer")
+    old = ("--command-property", "group.protocol=classic")
+    read: list[str] = []
+    # The group goes over with its clients, and its offsets stay.
+    for protocol in (new, old, new, new):
+        read += tool(node, CONSUME, *reading, *protocol, "--max-messages", "25").splitlines()
+    assert sorted(read) == sorted(values)
+    listed = tool(node, GROUPS, "--list", "--type", "consumer", "--state")
+    assert re.search(rf"{re.escape(group)}\s+Consumer\s+Empty", listed)
+    assert "uniform" in tool(node, GROUPS, "--describe", "--group", group, "--state")
+    back = ("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
+    tool(node, GROUPS, *back)
+    tool(node, GROUPS, "--delete", "--group", group)
+
+
+def test_quotas_are_set_and_hold(
+    node: NodeProcess, make_topic: MakeTopic, new_name: NewName
+) -> None:
+    topic, client_id = make_topic(node), new_name()
+    entity = ("--entity-type", "clients", "--entity-name", client_id)
+    limits = "producer_byte_rate=20000,consumer_byte_rate=30000"
+    tool(node, CONFIGS, "--alter", *entity, "--add-config", limits)
+    shown = tool(node, CONFIGS, "--describe", *entity)
+    assert "producer_byte_rate=20000.0" in shown
+    assert "consumer_byte_rate=30000.0" in shown
+    # 60 kB at 20 kB/s after a burst of 40 kB: the client is told to wait.
+    sizes = ("--num-records", "60", "--record-size", "1000", "--throughput", "-1")
+    named = ("--command-property", f"client.id={client_id}", "--print-metrics")
+    said = tool(node, PERFORMANCE, "--topic", topic, *sizes, *named)
+    throttled = re.search(r"produce-throttle-time-max:\{client-id=[^}]*\}\s*: ([\d.]+)", said)
+    assert throttled is not None
+    assert float(throttled[1]) > 0
+    tool(node, CONFIGS, "--alter", *entity, "--delete-config", "producer_byte_rate")
+    assert "producer_byte_rate" not in tool(node, CONFIGS, "--describe", *entity)
+
+
 def test_offsets_and_deleted_records(
     node: NodeProcess, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -39,10 +39,12 @@ from firnmq.brokers.kafka.handlers.offsets import OffsetHandler
 from firnmq.brokers.kafka.handlers.produce import ProduceHandler
 from firnmq.brokers.kafka.handlers.produce_fast import FastProduce
 from firnmq.brokers.kafka.handlers.producers import ProducerHandler
+from firnmq.brokers.kafka.handlers.quotas import QuotaHandler
 from firnmq.brokers.kafka.handlers.tools import ToolHandler
 from firnmq.brokers.kafka.handlers.topics import TopicHandler
 from firnmq.brokers.kafka.handlers.transaction_lookup import TransactionLookup
 from firnmq.brokers.kafka.handlers.transactions import TransactionHandler
+from firnmq.brokers.kafka.handlers.users import UserHandler
 from firnmq.brokers.kafka.nodes import KafkaNodes, OneNode
 from firnmq.brokers.kafka.offsets import GroupOffsets
 from firnmq.brokers.kafka.producer_ids import ProducerIds
@@ -59,9 +61,14 @@ from firnmq.brokers.kafka.protocol.messages import (
     groups,
     produce_fetch,
 )
+from firnmq.brokers.kafka.quotas.limiter import ClientQuotas, QuotaLimiter
+from firnmq.brokers.kafka.quotas.store import QuotaStore
+from firnmq.brokers.kafka.quotas.throttle import Throttle, told
+from firnmq.brokers.kafka.quotas.timing import Timed
 from firnmq.brokers.kafka.routes import (
     Client,
     Handler,
+    client_routes,
     consumer_routes,
     owner_of,
     routes,
@@ -81,6 +88,7 @@ from firnmq.brokers.security import Authenticator
 from firnmq.brokers.security.acl import Authorizer
 from firnmq.brokers.security.audit import AuditLog
 from firnmq.brokers.security.principal import ANONYMOUS, CertificateNames, user_principal
+from firnmq.brokers.security.users import UserStore
 from firnmq.clock import Clock
 from firnmq.errors import CannotListen, FirnError
 from firnmq.eventlog import EventLogger
@@ -109,6 +117,8 @@ class KafkaBroker:
         producer_ids: ProducerIds,
         transaction_coordinator: TransactionCoordinator,
         clock: Clock,
+        quotas: QuotaStore,
+        users: UserStore,
         authenticator: Authenticator | None = None,
         tls: ssl.SSLContext | None = None,
         certificate_names: CertificateNames | None = None,
@@ -137,7 +147,8 @@ class KafkaBroker:
         self._owners: dict[KafkaConnection, tuple[str, str]] = {}
         self._buffers = FrameBuffers(MODERATE_BYTES)
         self.pressure = MemoryPressure(self.budget, self._shares.values, lambda: self._connections)
-        counter = ConnectionCounter(config, self.limits)
+        self._throttle = Throttle(QuotaLimiter(lambda: quotas.limits, monotonic))
+        counter = ConnectionCounter(config, self.limits, self._throttle.admits)
         self._listener = Listener(config, counter, self._new_connection, tls)
         self._frames = CodecThread()
         self._long_requests = LongRequests(self.limits, config.frame_bytes_max)
@@ -175,6 +186,15 @@ class KafkaBroker:
             ),
         )
         self._handlers |= self._more_routes(storage, coordinator, clock, shown or {})
+        self._handlers |= self._client_routes(quotas, users)
+
+    def _client_routes(self, quotas: QuotaStore, users: UserStore) -> dict[type[Message], Handler]:
+        """Those of what administrators set about clients."""
+        self._users = users
+        self._judge_again_when(quotas.listen)
+        may_alter = self._authorizer is not None
+        user = UserHandler(users, self.turns, self.close_user, may_alter=may_alter)
+        return client_routes(QuotaHandler(quotas, self.turns), user)
 
     def _more_routes(
         self,
@@ -221,6 +241,7 @@ class KafkaBroker:
         await self._listener.close()
         for connection in self._connections:
             connection.stop()
+            self._throttle.release(connection)
         serving = {each.task for each in self._connections if each.task is not None}
         serving |= self._left_behind
         if serving:
@@ -263,8 +284,8 @@ class KafkaBroker:
         need = DESCRIBE_TOPIC
         return lambda name: access.allows(need.operation, need.kind, name)
 
-    def _new_guard(self, authorizer: Authorizer, storage: KafkaStorage) -> Guard:
-        """When the rules change, requests like those before are judged again."""
+    def _judge_again_when(self, listen: Callable[[Callable[[], None]], None]) -> None:
+        """After each change of what is listened to, requests like those before are judged again."""
         loop = asyncio.get_running_loop()
 
         def forget() -> None:
@@ -275,7 +296,10 @@ class KafkaBroker:
             with suppress(RuntimeError):  # The loop is closed: there are no clients.
                 loop.call_soon_threadsafe(forget)
 
-        authorizer.rules.listen(changed)
+        listen(changed)
+
+    def _new_guard(self, authorizer: Authorizer, storage: KafkaStorage) -> Guard:
+        self._judge_again_when(authorizer.rules.listen)
         return Guard(storage, self._config, self.turns, self.audit)
 
     def _enter_share(self, client: KafkaConnection, user: str) -> None:
@@ -304,6 +328,7 @@ class KafkaBroker:
         self._connections.discard(client)
         self._leave_share(client)
         self._transactions.disconnected(client)
+        self._throttle.release(client)
         if client.task is not None and not client.task.done():
             self._left_behind.add(client.task)
             client.task.add_done_callback(self._left_behind.discard)
@@ -360,6 +385,8 @@ class KafkaBroker:
     async def begin(
         self, frame: bytearray, client: KafkaConnection
     ) -> Awaitable[list[Part] | None] | list[Part] | None:
+        if self._throttle.is_muted(client):
+            await self._throttle.wait_unmuted(client)
         started_s = perf_counter()
         if client.sasl is not None and not client.sasl.is_done:
             return await self._gate.begin(frame, client, client.sasl)
@@ -372,20 +399,13 @@ class KafkaBroker:
         except RequestTooLong as error:
             await client.wait_answered()
             return self._long_requests.answer(frame, error, client.peer)
-        guard = self._guard
+        guard, quotas = self._guard, self._throttle.quotas_of(client.principal, header)
         if isinstance(request, produce_fetch.ProduceRequest):
-            if guard is None:
-                self._fast_produce.learn(frame, header, request, client)
-                answer = await self._produce.begin(header, request)
-            else:
-                client.produce_route = None
-                if guard.may_repeat_produce(request, client):
-                    self._fast_produce.learn(frame, header, request, client)
-                answer = await guard.produce(header, request, client, self._produce.begin)
-            return self._finish_produce(header, request.acks, answer, started_s, is_long)
+            return await self._begin_produce(frame, header, request, client, quotas, is_long)
         await client.wait_answered()
         if isinstance(request, produce_fetch.FetchRequest):
-            if guard is None or guard.may_repeat_fetch(request, client):
+            is_judged = guard is None or guard.may_repeat_fetch(request, client)
+            if is_judged and quotas is None:
                 self._quick_fetch.learn(frame, header, request, client)
             else:
                 client.fetch_route = None
@@ -401,14 +421,43 @@ class KafkaBroker:
                 return None
             client.may_give_up()
         if guard is None:
-            response = await handler(request, header, client)
+            work = handler(request, header, client)
         else:
-            response = await guard.handle(
-                request, header, client, lambda left: handler(left, header, client)
-            )
+            work = guard.handle(request, header, client, lambda left: handler(left, header, client))
+        if quotas is None:
+            response = await work
+        else:
+            response = await self._throttle.answer(quotas, header, request, work, client)
         if header.api_key in AUDITED:
             self._note_changes(header, request, response, client)
         return await self._answer(header, response, started_s, is_long)
+
+    async def _begin_produce(
+        self,
+        frame: bytearray,
+        header: RequestHeader,
+        request: produce_fetch.ProduceRequest,
+        client: KafkaConnection,
+        quotas: ClientQuotas | None,
+        is_long: bool,
+    ) -> Coroutine[Any, Any, list[Part] | None]:
+        """Requests like it take the fast path from now on, unless each has to be counted."""
+        started_s = perf_counter()
+        guard = self._guard
+        client.produce_route = None
+        if quotas is None and (guard is None or guard.may_repeat_produce(request, client)):
+            self._fast_produce.learn(frame, header, request, client)
+        if guard is None:
+            beginning = self._produce.begin(header, request)
+        else:
+            beginning = guard.produce(header, request, client, self._produce.begin)
+        if quotas is None:
+            wait_s, answer = 0.0, await beginning
+        else:
+            timed = Timed(perf_counter)
+            answer = await timed.run(beginning)
+            wait_s = self._throttle.produced(quotas, len(frame), timed.spent_s, client)
+        return self._finish_produce(header, request.acks, answer, started_s, is_long, wait_s)
 
     def _note_changes(
         self, header: RequestHeader, request: Message, response: Message, client: KafkaConnection
@@ -456,8 +505,9 @@ class KafkaBroker:
         answer: Coroutine[Any, Any, produce_fetch.ProduceResponse],
         started_s: float,
         is_long: bool,
+        wait_s: float,
     ) -> list[Part] | None:
-        parts = await self._answer(header, await answer, started_s, is_long)
+        parts = await self._answer(header, told(await answer, wait_s), started_s, is_long)
         # With acks=0 the client expects no response at all, not even for an error.
         return None if acks == 0 else parts
 

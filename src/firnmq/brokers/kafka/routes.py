@@ -16,10 +16,12 @@ from firnmq.brokers.kafka.handlers.lookup import LookupHandler
 from firnmq.brokers.kafka.handlers.metadata import MetadataHandler
 from firnmq.brokers.kafka.handlers.offsets import OffsetHandler
 from firnmq.brokers.kafka.handlers.producers import ProducerHandler
+from firnmq.brokers.kafka.handlers.quotas import QuotaHandler
 from firnmq.brokers.kafka.handlers.tools import ToolHandler
 from firnmq.brokers.kafka.handlers.topics import TopicHandler
 from firnmq.brokers.kafka.handlers.transaction_lookup import TransactionLookup
 from firnmq.brokers.kafka.handlers.transactions import TransactionHandler
+from firnmq.brokers.kafka.handlers.users import UserHandler
 from firnmq.brokers.kafka.protocol import (
     ErrorCode,
     Message,
@@ -29,6 +31,7 @@ from firnmq.brokers.kafka.protocol import (
 from firnmq.brokers.kafka.protocol.messages import (
     acls,
     admin,
+    clients,
     consumer_groups,
     groups,
     metadata,
@@ -135,6 +138,16 @@ def consumer_routes(
     return {
         consumer_groups.ConsumerGroupHeartbeatRequest: heartbeat,
         consumer_groups.ConsumerGroupDescribeRequest: _plain(handler.describe),
+    }
+
+
+def client_routes(quota: QuotaHandler, user: UserHandler) -> dict[type[Message], Handler]:
+    """The same for what administrators set about clients."""
+    return {
+        clients.DescribeClientQuotasRequest: _plain(quota.describe),
+        clients.AlterClientQuotasRequest: _plain(quota.alter),
+        clients.DescribeUserScramCredentialsRequest: _plain(user.describe),
+        clients.AlterUserScramCredentialsRequest: _plain(user.alter),
     }
 
 

@@ -12,6 +12,7 @@ from firnmq.brokers.kafka.protocol import ApiKey, Message
 from firnmq.brokers.kafka.protocol.messages import (
     acls,
     admin,
+    clients,
     consumer_groups,
     groups,
     metadata,
@@ -105,6 +106,9 @@ _NESTED: Final[dict[type[Message], tuple[str, ...]]] = {
     groups.DescribeGroupsResponse: ("groups",),
     groups.DeleteGroupsResponse: ("results",),
     consumer_groups.ConsumerGroupDescribeResponse: ("groups",),
+    clients.AlterClientQuotasResponse: ("entries",),
+    clients.DescribeUserScramCredentialsResponse: ("results",),
+    clients.AlterUserScramCredentialsResponse: ("results",),
     offsets.OffsetCommitResponse: ("topics", "partitions"),
     offsets.OffsetFetchResponse: ("topics", "partitions"),
     offsets.OffsetDeleteResponse: ("topics", "partitions"),

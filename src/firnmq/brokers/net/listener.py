@@ -60,7 +60,14 @@ class ServedConnection(asyncio.BaseProtocol):
 class ConnectionCounter:
     """Connections, all and by address. Owned by the event loop."""
 
-    def __init__(self, config: ListenerConfig, limits: LimitLog) -> None:
+    def __init__(
+        self,
+        config: ListenerConfig,
+        limits: LimitLog,
+        admits: Callable[[str], bool] = lambda address: True,
+    ) -> None:
+        """`admits`: whether an address may connect so soon after its last connections."""
+        self._admits = admits
         self._config = config
         self._limits = limits
         self._by_address: dict[str, int] = {}
@@ -77,6 +84,9 @@ class ConnectionCounter:
             return False
         if self.count >= config.connections_max and not make_room(address):
             self.refused("connections", address, config.connections_max)
+            return False
+        if not self._admits(address):
+            self._limits.hit("connection_rate", address, event="connection_refused")
             return False
         self.count += 1
         self._by_address[address] = from_there + 1

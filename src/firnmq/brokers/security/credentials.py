@@ -40,6 +40,13 @@ class ScramCredential:
         """Takes milliseconds, on purpose."""
         salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
         salted = hashlib.pbkdf2_hmac(digest, password.encode(), salt, iterations)
+        return cls.of_salted(salted, salt=salt, iterations=iterations, digest=digest)
+
+    @classmethod
+    def of_salted(
+        cls, salted: bytes, *, salt: bytes, iterations: int, digest: Digest
+    ) -> ScramCredential:
+        """From a password that the client has hashed."""
         return cls(
             salt=salt,
             iterations=iterations,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -28,6 +28,7 @@ _SECRET_BYTES = 32
 _SEEN_WITHIN_S = 30.0
 """Seconds until the node's cache of the metadata must show a change."""
 USER_NAME_CHARS_MAX = 255
+DIGESTS: Final[tuple[Digest, ...]] = ("sha256", "sha512")
 _log = EventLogger("security")
 
 
@@ -56,6 +57,8 @@ class UserRecord(msgspec.Struct, frozen=True, kw_only=True):
     def credential(self, digest: Digest) -> ScramCredential | None:
         if digest == "sha512":
             return self.sha512
+        if not self.stored_key:  # Made by a client that gave only the other one.
+            return None
         return ScramCredential(
             salt=self.salt,
             iterations=self.iterations,
@@ -178,6 +181,26 @@ class UserStore:
         )
         self._rows.put(key, msgspec.msgpack.encode(record))
         return is_new
+
+    def put_credential(self, name: str, credential: ScramCredential | None, digest: Digest) -> None:
+        """Gives a user another credential for one hash, or, with None, takes it away; a user
+        without any is removed. UserNotFound if there is nothing to take away."""
+        kept = {each: self.get(name, each) for each in DIGESTS}
+        if credential is None and kept[digest] is None:
+            raise UserNotFound(name)
+        kept[digest] = credential
+        first, other = kept["sha256"], kept["sha512"]
+        if first is None and other is None:
+            self._rows.delete(_key(name))
+            return
+        record = UserRecord(
+            salt=b"" if first is None else first.salt,
+            iterations=0 if first is None else first.iterations,
+            stored_key=b"" if first is None else first.stored_key,
+            server_key=b"" if first is None else first.server_key,
+            sha512=other,
+        )
+        self._rows.put(_key(name), msgspec.msgpack.encode(record))
 
     def get(self, name: str, digest: Digest = "sha256") -> ScramCredential | None:
         """The credential for a hash; None if there is no such user, or none for this hash."""

@@ -64,6 +64,13 @@ def _shown(rule: Any, pattern: int) -> str:
     )
 
 
+def _limited(_: Any, response: Any) -> Iterable[str]:
+    for each in response.entries:
+        if not each.error_code:
+            names = (f"{part.entity_type} {part.entity_name or 'default'}" for part in each.entity)
+            yield ", ".join(names)
+
+
 _NAMES: Final[dict[ApiKey, Callable[[Any, Any], Iterable[str]]]] = {
     ApiKey.CREATE_TOPICS: _successes("topics", "name"),
     ApiKey.DELETE_TOPICS: _successes("responses", "name"),
@@ -73,6 +80,8 @@ _NAMES: Final[dict[ApiKey, Callable[[Any, Any], Iterable[str]]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _successes("responses", "resource_name"),
     ApiKey.DELETE_GROUPS: _successes("results", "group_id"),
     ApiKey.OFFSET_DELETE: _without_offsets,
+    ApiKey.ALTER_CLIENT_QUOTAS: _limited,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _successes("results", "user"),
     ApiKey.CREATE_ACLS: _added,
     ApiKey.DELETE_ACLS: _removed,
 }

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from firnmq.brokers.kafka.access import (
     acls,
+    clients,
     configs,
     consumer_groups,
     groups,
@@ -63,6 +64,10 @@ JUDGES: Final[dict[ApiKey, Judge]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.alter,
     ApiKey.OFFSET_DELETE: groups.delete_offsets,
     ApiKey.DESCRIBE_CLUSTER: topics.describe_cluster,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: clients.describe_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: clients.alter_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: clients.describe_users,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: clients.alter_users,
     ApiKey.DESCRIBE_LOG_DIRS: tools.log_dirs,
     ApiKey.ELECT_LEADERS: tools.elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: tools.reassign,

@@ -37,6 +37,7 @@ _FIXED_BYTES: Final = {
     Kind.INT16: 2,
     Kind.INT32: 4,
     Kind.INT64: 8,
+    Kind.FLOAT64: 8,
     Kind.UUID: 16,
 }
 _CLASSIC_BYTES_MIN: Final = {Kind.STRING: 2, Kind.BYTES: 4, Kind.RECORDS: 4}

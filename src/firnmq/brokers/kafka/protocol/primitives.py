@@ -28,6 +28,7 @@ INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 UINT32: Final = struct.Struct(">I")
+FLOAT64: Final = struct.Struct(">d")
 
 ZERO_UUID: Final = uuid.UUID(int=0)
 """The protocol's way to say "no id"."""

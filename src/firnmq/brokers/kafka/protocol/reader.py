@@ -13,6 +13,7 @@ from uuid import UUID
 from firnmq.brokers.kafka.protocol.errors import MalformedRequest, RequestTooLong
 from firnmq.brokers.kafka.protocol.primitives import (
     ELEMENT_COUNT_MAX,
+    FLOAT64,
     INT8,
     INT16,
     INT32,
@@ -63,6 +64,9 @@ class Reader:
 
     def int64(self) -> int:
         return self._fixed(INT64)
+
+    def float64(self) -> float:
+        return self._fixed(FLOAT64)
 
     def uint32(self) -> int:
         return self._fixed(UINT32)

@@ -68,6 +68,7 @@ class Kind(enum.Enum):
     INT16 = "int16"
     INT32 = "int32"
     INT64 = "int64"
+    FLOAT64 = "float64"
     UUID = "uuid"
     STRING = "string"
     BYTES = "blob"
@@ -79,6 +80,7 @@ Int8: TypeAlias = Annotated[int, Kind.INT8]
 Int16: TypeAlias = Annotated[int, Kind.INT16]
 Int32: TypeAlias = Annotated[int, Kind.INT32]
 Int64: TypeAlias = Annotated[int, Kind.INT64]
+Float64: TypeAlias = Annotated[float, Kind.FLOAT64]
 Uuid: TypeAlias = Annotated[UUID, Kind.UUID]
 String: TypeAlias = Annotated[str, Kind.STRING]
 Bytes: TypeAlias = Annotated[bytes, Kind.BYTES]

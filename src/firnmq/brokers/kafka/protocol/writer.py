@@ -11,6 +11,7 @@ from uuid import UUID
 
 from firnmq.brokers.kafka.protocol.primitives import (
     COPY_BYTES_MAX,
+    FLOAT64,
     FRAME_BYTES_MAX,
     INT8,
     INT16,
@@ -73,6 +74,9 @@ class Writer:
 
     def int64(self, value: int) -> None:
         self._tail += INT64.pack(value)
+
+    def float64(self, value: float) -> None:
+        self._tail += FLOAT64.pack(value)
 
     def uint32(self, value: int) -> None:
         self._tail += UINT32.pack(value)

@@ -20,6 +20,7 @@ from firnmq.brokers.kafka.protocol import ADVERTISED, ApiKey, Message
 from firnmq.brokers.kafka.protocol.messages import (
     acls,
     admin,
+    clients,
     consumer_groups,
     groups,
     metadata,
@@ -412,6 +413,34 @@ def _administration() -> Iterator[Case]:
         yield config_case(api, 4, "0", of_cluster)
         yield config_case(api, 32, GROUP, of_group)
     yield from _rules()
+    yield from _clients()
+
+
+def _clients() -> Iterator[Case]:
+    entity = [clients.QuotaEntity(entity_type="user", entity_name="ann")]
+    deletion = clients.ScramDeletion(name="ann", mechanism=1)
+    needs: dict[ApiKey, tuple[Message, Need]] = {
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: (
+            clients.DescribeClientQuotasRequest(components=[]),
+            table.DESCRIBE_CLUSTER_CONFIGS,
+        ),
+        ApiKey.ALTER_CLIENT_QUOTAS: (
+            clients.AlterClientQuotasRequest(
+                entries=[clients.AlteredQuota(entity=entity, ops=[])], validate_only=True
+            ),
+            table.ALTER_CLUSTER_CONFIGS,
+        ),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+            clients.DescribeUserScramCredentialsRequest(users=None),
+            table.DESCRIBE_CLUSTER,
+        ),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
+            clients.AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[]),
+            table.ALTER_CLUSTER,
+        ),
+    }
+    for api, (request, need) in needs.items():
+        yield Case(api=api, version=0, request=request, enough=any_of(need))
 
 
 def _rules() -> Iterator[Case]:

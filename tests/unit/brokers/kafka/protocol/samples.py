@@ -108,6 +108,8 @@ class Samples:
         match wire_type:
             case Kind.BOOLEAN:
                 return random.random() < 0.5
+            case Kind.FLOAT64:
+                return random.choice([0.0, -1.5, 1e300, random.random()])
             case Kind.UUID:
                 return UUID(int=random.choice([0, random.getrandbits(128)]))
             case Kind.STRING:
