@@ -208,7 +208,8 @@ def _description(handle: TopicHandle, first: int, count: int | None) -> dict[str
 
     from firnmq.cli.bounds import has_engine, shard_bounds
     from firnmq.errors import Corruption, StorageFailed
-    from firnmq.server.documents import ShardSummary, TopicDescription, described_shards
+    from firnmq.server.described import described_shards
+    from firnmq.server.documents import ShardSummary, TopicDescription
 
     shards = []
     for seq in described_shards(handle.topic.shard_count, first, count):

@@ -28,6 +28,7 @@ from firnmq.server.admin.errors import BrokerRefused, Refused
 from firnmq.server.admin.http.places import StreamTurn
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.deletion import delete_records
+from firnmq.server.described import described_shards
 from firnmq.server.documents import (
     Deletion,
     NewRecords,
@@ -41,7 +42,6 @@ from firnmq.server.documents import (
     TopicDescription,
     TopicOptions,
     TopicSummary,
-    described_shards,
     segments_of,
 )
 from firnmq.server.reading import Found, Reading, read_records
