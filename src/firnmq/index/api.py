@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from firnmq.record import Keys
+
 TIMESTAMP_MIN = -(2**63)
 """Smaller than any record's timestamp: what came before the first record of a segment."""
 
@@ -42,7 +44,7 @@ class TagHit(NamedTuple):
 class Terms(NamedTuple):
     """Keys and tags of a batch's records; offsets are relative to the batch's base offset."""
 
-    keys: Mapping[bytes, int]
+    keys: Keys
     """Each key with the offset of its newest record."""
     tags: Mapping[bytes, Sequence[int]]
 
@@ -71,7 +73,7 @@ class IndexSink(Protocol):
 
     def add_point(self, offset: int, position: int, max_timestamp_before: int) -> None: ...
 
-    def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None: ...
+    def add_keys(self, keys: Keys, base_offset: int, position: int) -> None: ...
 
     def add_tags(
         self, tags: Mapping[bytes, Sequence[int]], base_offset: int, position: int

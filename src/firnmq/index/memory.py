@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
 from firnmq.index.api import IndexSink, KeyHit, Point, TagHit
+from firnmq.record import Keys
 
 POINT_BYTES = 120
 TERM_BYTES = 160
@@ -35,7 +36,7 @@ class MemorySegmentIndex:
         self._offsets.append(offset)  # Last: readers take this list's length.
         self.size_bytes += POINT_BYTES
 
-    def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
+    def add_keys(self, keys: Keys, base_offset: int, position: int) -> None:
         before = len(self._keys)
         for key, relative_offset in keys.items():
             self._keys[key] = KeyHit(base_offset + relative_offset, position)

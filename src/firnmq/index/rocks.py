@@ -28,7 +28,7 @@ from firnmq.index.layout import (
     time_key,
     unpack_offsets,
 )
-from firnmq.record import key_entries, tag_entries
+from firnmq.record import Keys, key_entries, tag_entries
 
 _TAG_ENTRIES_PER_READ = 256
 _ENTRIES_PER_READ = 10_000
@@ -54,7 +54,7 @@ class RocksIndexEntries:
         self.entries.append((self._offset + U64.pack(offset), place))
         self.entries.append((self._time + time_key(max_timestamp_before, offset), place))
 
-    def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
+    def add_keys(self, keys: Keys, base_offset: int, position: int) -> None:
         place = short_number(position)
         self.entries += key_entries(self._key, keys, base_offset, place, term, TERM_BYTES_MAX)
 

@@ -22,6 +22,7 @@ from firnmq.record.batch import (
 from firnmq.record.codec import (
     IS_COMPILED,
     BatchEntry,
+    BatchKeys,
     BinaryViews,
     JudgedBatch,
     Walk,
@@ -44,7 +45,7 @@ from firnmq.record.compression import compress, decompress
 from firnmq.record.rewrite import empty_batch, filtered, unpacked, with_header
 from firnmq.record.selection import ALL_COLUMNS, EVERYTHING, ColumnName, Selection
 from firnmq.record.stream import BatchStream, Reason, Run, Stop
-from firnmq.record.types import BatchTerms, Headers, NewRecord, Record, checked
+from firnmq.record.types import BatchTerms, Headers, Keys, NewRecord, Record, checked
 
 __all__ = [
     "ALL_COLUMNS",
@@ -57,6 +58,7 @@ __all__ = [
     "RECORD_BYTES_MAX",
     "BatchEntry",
     "BatchHeader",
+    "BatchKeys",
     "BatchStream",
     "BatchTerms",
     "BinaryColumn",
@@ -67,6 +69,7 @@ __all__ = [
     "Compression",
     "Headers",
     "JudgedBatch",
+    "Keys",
     "NewRecord",
     "Reason",
     "Record",

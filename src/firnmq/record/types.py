@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from firnmq.errors import InvalidRecord, LimitExceeded
 from firnmq.record.batch import RECORD_BYTES_MAX
@@ -56,11 +57,19 @@ class Record:
     expire_at_ms: int | None
 
 
+class Keys(Protocol):
+    """Keys with offsets; of a key that is there more than once the last counts."""
+
+    def __len__(self) -> int: ...
+
+    def items(self) -> Iterable[tuple[bytes, int]]: ...
+
+
 class BatchTerms(NamedTuple):
     """What the indexes need to know of a batch."""
 
-    keys: dict[bytes, int]
-    """Each key with the offset of its newest record."""
+    keys: Keys
+    """Each key with the offset of its newest record; a dictionary unless they are packed."""
     tags: dict[bytes, list[int]]
     """Each tag with the ascending offsets of the records that have it."""
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from firnmq.errors import InvalidArgument
 from firnmq.index.layout import TERM_BYTES_MAX, pack_place, short_number, term, unpack_offsets
+from firnmq.record import NewRecord, encode
 from tests.unit.record import codec_forms
 
 PREFIX = b"shard+seg"
@@ -30,6 +31,25 @@ def test_key_entries(keys: dict[bytes, int], base_offset: int, position: int) ->
         place = short_number(position)
         found = codec.key_entries(PREFIX, keys, base_offset, place, term, TERM_BYTES_MAX)
         assert found == expected
+        assert all(type(part) is bytes for entry in found for part in entry)
+
+
+@given(st.lists(st.one_of(st.none(), names), min_size=1, max_size=40), u62, u62)
+def test_packed_keys_give_the_same_entries(
+    records: list[bytes | None], base_offset: int, position: int
+) -> None:
+    """A key that occurs again has an entry for each record, of which the last is stored last."""
+    batch = encode([NewRecord(value=b"v", key=key) for key in records], now_ms=1)
+    place = short_number(position)
+    for codec in codec_forms.forms():
+        keys = codec.collect(batch).keys
+        packed = codec.collect(batch, is_packed=True).keys
+        assert dict(packed.items()) == keys
+        assert len(packed) == sum(key is not None for key in records)
+        wanted = codec.key_entries(PREFIX, keys, base_offset, place, term, TERM_BYTES_MAX)
+        found = codec.key_entries(PREFIX, packed, base_offset, place, term, TERM_BYTES_MAX)
+        assert dict(found) == dict(wanted)
+        assert len(found) == len(packed)
         assert all(type(part) is bytes for entry in found for part in entry)
 
 

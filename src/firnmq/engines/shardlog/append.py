@@ -32,6 +32,7 @@ from firnmq.index import NEVER_MS, Terms
 from firnmq.record import (
     BatchHeader,
     Compression,
+    Keys,
     NewRecord,
     Selection,
     checked,
@@ -223,7 +224,7 @@ def prepare_batch(
         if config.compacts and judged.has_keyless:
             raise KeyRequired(_keyless_indexes(plain))
         if judged.has_terms:
-            terms = terms_of(plain, config, max_terms=max_terms or TERMS_MAX)
+            terms = terms_of(plain, config, max_terms=max_terms or TERMS_MAX, is_packed=True)
     if rules.has_append_time:
         header = _stamp_batch(data, header, config, now_ms)
         _without_offset(data)  # A new header has it again.
@@ -388,16 +389,20 @@ def _encoded(records: Sequence[NewRecord], config: TopicConfig, now_ms: int) -> 
     return PreparedBatch(data, header, terms, expiry)
 
 
-def terms_of(data: Buffer, config: TopicConfig, *, max_terms: int = 2**62) -> Terms | None:
-    """Keys and tags for the indexes the topic keeps, with offsets relative to the batch."""
+def terms_of(
+    data: Buffer, config: TopicConfig, *, max_terms: int = 2**62, is_packed: bool = False
+) -> Terms | None:
+    """Keys and tags for the indexes the topic keeps, with offsets relative to the batch. Keys of a
+    batch without an offset of its own may be packed."""
     if not (config.index_key or config.index_tag):
         return None
     names = tuple(name.encode() for name in config.tag_headers)
-    found = collect(data, tag_headers=names, max_terms=max_terms)
-    keys = found.keys if config.index_key else {}
+    found = collect(data, tag_headers=names, max_terms=max_terms, is_packed=is_packed)
+    keys: Keys = found.keys if config.index_key else {}
     tags = found.tags if config.index_tag else {}
     base = parse_header(data, 0).base_offset
     if base:
+        assert not is_packed
         keys = {key: offset - base for key, offset in keys.items()}
         tags = {tag: [offset - base for offset in offsets] for tag, offsets in tags.items()}
     return Terms(keys, tags)

@@ -16,6 +16,7 @@ before it is used.
 from firnmq.record.codec.installed import (
     IS_COMPILED,
     BatchEntry,
+    BatchKeys,
     BinaryViews,
     JudgedBatch,
     Walk,
@@ -37,6 +38,7 @@ from firnmq.record.codec.installed import (
 __all__ = [
     "IS_COMPILED",
     "BatchEntry",
+    "BatchKeys",
     "BinaryViews",
     "JudgedBatch",
     "Walk",

@@ -1,13 +1,13 @@
 """The keys and tags of a batch, and their entries in the indexes (docs/formats/index.md)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Mapping, Sequence
 from typing import Any
 
 import cython
 
 from firnmq.errors import InvalidArgument, LimitExceeded
 from firnmq.record.batch import DECOMPRESSED_BYTES_MAX, Buffer
-from firnmq.record.types import BatchTerms
+from firnmq.record.types import BatchTerms, Keys
 
 if not cython.compiled:
     from firnmq.record.codec.constants import (
@@ -20,11 +20,66 @@ if not cython.compiled:
     )
     from firnmq.record.codec.fields import Fields, is_tag, next_header, next_record
     from firnmq.record.codec.headers import BatchEntry, Origin, Source, checked_header, payload_of
-    from firnmq.record.codec.memory import View, bytes_at, equals, put_integer, view_of
+    from firnmq.record.codec.memory import (
+        Store,
+        View,
+        bytes_at,
+        equals,
+        new_store,
+        put_integer,
+        view_of,
+    )
+    from firnmq.record.codec.strings import Strings, new_strings
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy
+
+
+@cython.final
+@cython.cclass
+class BatchKeys:
+    """Keys of a batch's records in their order, each with its record's offset; of a key that occurs
+    again the last counts. It has no object per key, unlike a dictionary, and is made in half the
+    time."""
+
+    names: Strings
+    offsets: Store
+
+    def __len__(self) -> int:
+        return self.names.count
+
+    def items(self) -> ItemsView[bytes, int]:
+        return self.by_name().items()
+
+    @cython.cfunc
+    def by_name(self) -> dict:
+        found: dict = {}
+        at: cython.Py_ssize_t
+        start: cython.Py_ssize_t
+        p: cython.p_uchar = self.names.content.p8
+        for at in range(self.names.count):
+            start = self.names.bounds.p32[at]
+            name = bytes_at(p, start, self.names.bounds.p32[at + 1] - start)
+            found[name] = self.offsets.p64[at]
+        return found
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def add(self, p: cython.p_uchar, fields: Fields, offset: cython.longlong) -> cython.int:
+        if self.names.count >= self.offsets.capacity:
+            self.offsets.reserve(self.names.count + 64)
+        self.offsets.p64[self.names.count] = offset
+        self.names.add(p, fields.key_at, fields.key_length, fields.stop)
+        return 0
+
+
+@cython.cfunc
+def _new_keys(count: cython.Py_ssize_t) -> BatchKeys:
+    keys: BatchKeys = BatchKeys.__new__(BatchKeys)
+    keys.names = new_strings(0)
+    keys.offsets = new_store(8, count)
+    return keys
 
 
 def collect(
@@ -36,8 +91,10 @@ def collect(
     where: str = "",
     max_decompressed: int = DECOMPRESSED_BYTES_MAX,
     max_terms: int = INT64_MAX,
+    is_packed: bool = False,
 ) -> BatchTerms:
-    """Keys and tags of the one batch that `batch` begins with; none for a control batch.
+    """Keys and tags of the one batch that `batch` begins with; none for a control batch. Keys are
+    `BatchKeys` if they are to be packed.
 
     The CRC is not checked unless asked for: a batch is indexed right after it was validated or
     scanned. LimitExceeded if there are more than `max_terms`, each counted as often as it occurs.
@@ -45,13 +102,13 @@ def collect(
     origin: Origin = Origin(source, where)
     view: View = view_of(batch)
     span: BatchEntry = checked_header(batch, view, 0, verify, origin)
-    keys: dict = {}
+    keys: BatchKeys = _new_keys(0)
     tags: dict = {}
     if span.attributes & 0x20:
-        return BatchTerms(keys, tags)
+        return BatchTerms({}, tags)
     payload: View = payload_of(batch, view, span, origin, max_decompressed)
     _collect_terms(payload, span, tag_headers, origin, keys, tags, max_terms)
-    return BatchTerms(keys, tags)
+    return BatchTerms(keys if is_packed else keys.by_name(), tags)
 
 
 @cython.cfunc
@@ -61,14 +118,14 @@ def _collect_terms(
     span: BatchEntry,
     tag_headers: tuple,
     origin: Origin,
-    keys: dict,
+    keys: BatchKeys,
     tags: dict,
     max_terms: cython.longlong,
 ) -> cython.int:
     p: cython.p_uchar = view.p
-    is_packed: cython.bint = (span.attributes & 7) != 0
-    at: cython.Py_ssize_t = 0 if is_packed else HEADER_SIZE
-    end: cython.Py_ssize_t = view.size if is_packed else span.size
+    is_compressed: cython.bint = (span.attributes & 7) != 0
+    at: cython.Py_ssize_t = 0 if is_compressed else HEADER_SIZE
+    end: cython.Py_ssize_t = view.size if is_compressed else span.size
     header_at: cython.Py_ssize_t
     fields: Fields = Fields.__new__(Fields)
     index: cython.longlong
@@ -98,7 +155,7 @@ def _collect_terms(
         previous_delta = fields.offset_delta
         offset = span.base_offset + fields.offset_delta
         if fields.key_length >= 0:
-            keys[bytes_at(p, fields.key_at, fields.key_length)] = offset
+            keys.add(p, fields, span.base_offset + fields.offset_delta)
             term_count += 1
             if term_count > max_terms:
                 raise LimitExceeded("batch", term_count, max_terms, unit="keys and tags")
@@ -129,7 +186,7 @@ def _collect_terms(
                     offsets.append(offset)
         if header_at != fields.stop:
             raise origin.refusal(0, f"record {index}: {REASONS[BYTES_LEFT]}")
-    if at != end and (span.record_count > 0 or not is_packed):
+    if at != end and (span.record_count > 0 or not is_compressed):
         raise origin.refusal(0, "bytes are left over after the last record")
     return 0
 
@@ -178,7 +235,7 @@ def _filled(blank: Any) -> Any:
 
 def key_entries(
     prefix: bytes,
-    keys: Mapping[bytes, int],
+    keys: Keys,
     base_offset: cython.longlong,
     place: bytes,
     term: Callable[[bytes], bytes],
@@ -192,6 +249,8 @@ def key_entries(
     entries: list = []
     key: bytes
     relative: cython.longlong
+    if isinstance(keys, BatchKeys):
+        return _packed_entries(prefix, keys, base_offset, place, term, term_bytes_max)
     for key, relative in keys.items():
         if len(entries) % RECORDS_PER_TURN == 0:
             with cython.nogil:  # Other threads have their turn.
@@ -202,6 +261,46 @@ def key_entries(
         _put_raw(_filling(name), _put_raw(_filling(name), 0, prefix), key)
         value = _blank(8 + len(place))
         _put_raw(_filling(value), put_integer(_filling(value), 0, base_offset + relative, 8), place)
+        entries.append((_filled(name), _filled(value)))
+    return entries
+
+
+@cython.cfunc
+def _packed_entries(
+    prefix: bytes,
+    keys: BatchKeys,
+    base_offset: cython.longlong,
+    place: bytes,
+    term: Callable[[bytes], bytes],
+    term_bytes_max: cython.Py_ssize_t,
+) -> list[tuple[bytes, bytes]]:
+    entries: list = []
+    key: bytes
+    number: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    length: cython.Py_ssize_t
+    p: cython.p_uchar = keys.names.content.p8
+    for number in range(keys.names.count):
+        if number % RECORDS_PER_TURN == 0:
+            with cython.nogil:  # Other threads have their turn.
+                pass
+        start = keys.names.bounds.p32[number]
+        length = keys.names.bounds.p32[number + 1] - start
+        if length > term_bytes_max:
+            key = term(bytes_at(p, start, length))
+            name = _blank(len(prefix) + len(key))
+            _put_raw(_filling(name), _put_raw(_filling(name), 0, prefix), key)
+        else:
+            name = _blank(len(prefix) + length)
+            at = _put_raw(_filling(name), 0, prefix)
+            if cython.compiled:
+                memcpy(_filling(name) + at, p + start, length)
+            else:
+                _filling(name)[at : at + length] = p[start : start + length]
+        value = _blank(8 + len(place))
+        at = put_integer(_filling(value), 0, base_offset + keys.offsets.p64[number], 8)
+        _put_raw(_filling(value), at, place)
         entries.append((_filled(name), _filled(value)))
     return entries
 

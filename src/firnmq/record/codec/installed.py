@@ -4,6 +4,7 @@ try:
     from firnmq.record.codec.compiled import (
         IS_COMPILED,
         BatchEntry,
+        BatchKeys,
         BinaryViews,
         JudgedBatch,
         Walk,
@@ -25,6 +26,7 @@ except ModuleNotFoundError:
     from firnmq.record.codec.interpreted import (
         IS_COMPILED,
         BatchEntry,
+        BatchKeys,
         BinaryViews,
         JudgedBatch,
         Walk,
@@ -46,6 +48,7 @@ except ModuleNotFoundError:
 __all__ = [
     "IS_COMPILED",
     "BatchEntry",
+    "BatchKeys",
     "BinaryViews",
     "JudgedBatch",
     "Walk",

@@ -1,6 +1,6 @@
 """The codec as its modules are, without a compiler: slow, and otherwise the same."""
 
-from firnmq.record.codec.collecting import collect, key_entries, tag_entries
+from firnmq.record.codec.collecting import BatchKeys, collect, key_entries, tag_entries
 from firnmq.record.codec.crc import chain_batch_crc, combine_crc
 from firnmq.record.codec.decoding import decode
 from firnmq.record.codec.encoding import encode, encode_columns, encode_some
@@ -12,6 +12,7 @@ from firnmq.record.codec.strings import BinaryViews
 __all__ = [
     "IS_COMPILED",
     "BatchEntry",
+    "BatchKeys",
     "BinaryViews",
     "JudgedBatch",
     "Walk",

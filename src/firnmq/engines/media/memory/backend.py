@@ -38,6 +38,7 @@ from firnmq.errors import NotLeader, StaleEpoch, StorageFailed
 from firnmq.health import Health
 from firnmq.index import Checkpoint, MemorySegmentIndex, RocksSegmentIndex, SegmentIndex
 from firnmq.index.layout import aborted_range
+from firnmq.record import Keys
 from firnmq.record.deletion import Deletion
 from firnmq.record.selection import OFFSET_END
 
@@ -162,7 +163,7 @@ class MemoryTurnIndex:
     def add_point(self, offset: int, position: int, max_timestamp_before: int) -> None:
         self.entries.append((self._index.add_point, (offset, position, max_timestamp_before)))
 
-    def add_keys(self, keys: Mapping[bytes, int], base_offset: int, position: int) -> None:
+    def add_keys(self, keys: Keys, base_offset: int, position: int) -> None:
         self.entries.append((self._index.add_keys, (keys, base_offset, position)))
 
     def add_tags(
