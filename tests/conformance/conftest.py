@@ -12,6 +12,7 @@ import pytest
 from firnmq.config import StorageType
 from firnmq.testing import LaggingReplication
 from tests.conformance.lab import SHARED_FILE, Lab, Shard
+from tests.conformance.replicated import ReplicatedLab
 
 STORAGE_TYPES = [*(each.value for each in StorageType), SHARED_FILE]
 LAGGING = "-lagging"
@@ -19,6 +20,23 @@ LAGGING_TYPES = [
     each + LAGGING for each in (StorageType.MEMORY.value, StorageType.SEGMENT.value, SHARED_FILE)
 ]
 """The RocksDB engine has the log and the indexes of the segment engine."""
+REPLICATED = StorageType.SEGMENT.value + "-replicated"
+_REPLICATED_MODULES = (
+    "test_append",
+    "test_content",
+    "test_delete",
+    "test_expiry",
+    "test_raw_batches",
+    "test_read_by_key",
+    "test_read_by_offset",
+    "test_read_by_tag",
+    "test_read_by_time",
+    "test_stored",
+    "test_time",
+)
+"""Whose tests also run on logs that lead after a failover. Compaction and truncation are not for
+logs with other replicas, and one that restarts does not lead."""
+_TRUNCATES = "test_a_cut_takes_back_what_was_known"
 _LONG = ("test_a_thousand_shards", "test_readers_never_notice")
 """Tests that take seconds and would show nothing more."""
 
@@ -28,6 +46,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         has_plain_store = {"lab", "own_lab"} & set(metafunc.fixturenames)
         lags = has_plain_store and metafunc.function.__name__ not in _LONG
         kinds = STORAGE_TYPES + (LAGGING_TYPES if lags else [])
+        module = metafunc.module.__name__.rpartition(".")[2]
+        is_for_replicas = module in _REPLICATED_MODULES and metafunc.function.__name__ != _TRUNCATES
+        if "lab" in metafunc.fixturenames and is_for_replicas:
+            kinds = [*kinds, REPLICATED]
         metafunc.parametrize("engine_kind", kinds, indirect=True, scope="module")
 
 
@@ -38,10 +60,12 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def storage_type(engine_kind: str) -> str:
-    return engine_kind.removesuffix(LAGGING)
+    return engine_kind.removesuffix(LAGGING).removesuffix("-replicated")
 
 
 def _lab(path: Path, engine_kind: str) -> Lab:
+    if engine_kind == REPLICATED:
+        return ReplicatedLab(path, StorageType.SEGMENT.value)
     replication = LaggingReplication() if engine_kind.endswith(LAGGING) else None
     return Lab(path, engine_kind.removesuffix(LAGGING), replication=replication)
 

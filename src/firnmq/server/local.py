@@ -51,7 +51,6 @@ from firnmq.engines.media.layouts import LayoutByMedium, SharedFile
 from firnmq.engines.media.memory import memory_engine
 from firnmq.engines.media.rocksdb import RowLayout, rocksdb_engine
 from firnmq.engines.media.snapshots import SnapshotFiles
-from firnmq.engines.replicas.continuity import Continuity
 from firnmq.engines.replicas.node import NodeReplicas
 from firnmq.engines.shardlog import Append, LogTurnHandler
 from firnmq.engines.shardlog.rolling.driver import RollDriver
@@ -122,7 +121,6 @@ class LocalStore:
         self._tiering = tiering or TieringConfig()
         self._open_objects = open_objects
         self._tells_of_no_store = False
-        self._has_opened = False
         self.tier: Tier | None = None
         self.path = path
         self.config = config or StoreConfig()
@@ -155,11 +153,7 @@ class LocalStore:
             else:
                 self.node = member.join(path, self.kv, self.meta, self.clock)
                 opened.callback(member.mark.close)
-            self.continuity = Continuity(self.kv, self.node.incarnation)
-            """Since when nothing was lost of what this directory has."""
-            opened.callback(self._note_synced)
             self._open(opened, adapters or {}, cache_offsets=cache_offsets)
-            self._has_opened = True
             self.guard.look()
             if background:
                 opened.callback(Housekeeper(self).stop)
@@ -185,14 +179,6 @@ class LocalStore:
         (self.path / DATABASE_DIRECTORY).mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
         if self.member is None:
             (self.path / META_NAME).touch(mode=PRIVATE_FILE)
-
-    def _note_synced(self) -> None:
-        """The logs are closed. Those that failed may lack what they had not synced."""
-        if self._has_opened and not self.replicas.has_failed:
-            try:
-                self.continuity.close()
-            except FirnError as error:
-                _log.warning("clean_end_not_noted", error=str(error))
 
     def file_statistics(self) -> FileStatistics:
         return self.files.statistics()

@@ -17,6 +17,7 @@ from firnmq.engines.replicas.reading import read_sealed, read_tail
 from firnmq.engines.shardlog import Append, ShardLog
 from firnmq.engines.shardlog import replica_changes as changes
 from firnmq.engines.shardlog.backend import open_segment
+from firnmq.engines.shardlog.changes import clean_up
 from firnmq.engines.shardlog.replica import (
     NOTHING,
     Checked,
@@ -34,6 +35,11 @@ from firnmq.engines.shardlog.replica import (
 from firnmq.engines.shardlog.replica_recovery import is_complete, open_replica
 from firnmq.engines.shardlog.rolling import RollMachine
 from firnmq.errors import Closed, FirnError, StorageFailed
+from firnmq.eventlog import EventLogger
+
+STARTS_PER_ROUND = 50
+"""Shards whose start is read from the metadata in one round of upkeep."""
+_log = EventLogger("engine")
 
 
 class NodeReplicas:
@@ -55,6 +61,8 @@ class NodeReplicas:
         self._threads = threads
         self._listener: ReplicaListener | None = None
         self._by_uid: dict[int, ShardLog] = {}
+        self._followed_count = 0
+        """Where the next round of upkeep goes on with starts."""
 
     def begin(self, listener: ReplicaListener) -> None:
         self._listener = listener
@@ -281,11 +289,26 @@ class NodeReplicas:
     # Upkeep --------------------------------------------------------------------------------------
 
     def housekeep(self) -> None:
-        """Syncs what logs that follow have left to the system. Those that lead have an engine that
-        does."""
-        for log in list(self._by_uid.values()):
-            if log.refusal is None and not _replica_of(log).leads:
+        """Of logs that follow: syncs what was left to the system, and removes what retention has
+        taken from the shard. Logs that lead have an engine that does."""
+        followed = [log for log in list(self._by_uid.values()) if not _replica_of(log).leads]
+        for log in followed:
+            if log.refusal is None:
                 self._logs.keeper.housekeep(log)
+        at = self._followed_count % max(len(followed), 1)
+        self._followed_count = at + STARTS_PER_ROUND
+        for log in followed[at : at + STARTS_PER_ROUND]:
+            try:
+                self._follow_start(log)
+            except FirnError as error:
+                _log.warning("start_not_followed", shard=log.spec.name, error=str(error))
+
+    def _follow_start(self, log: ShardLog) -> None:
+        start_offset = self._state.start_offset(log.spec.uid)
+        with log.lock:
+            if log.refusal is None and not _replica_of(log).leads and not log.is_changing:
+                changes.follow_start(log, start_offset)
+                clean_up(log)
 
     # Queueing ------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from firnmq.disk import Settlement
 from firnmq.engines.catalog.segments import SegmentMeta
 from firnmq.engines.catalog.state import ShardSpec, ShardState
 from firnmq.engines.deletion.deletions import Deletions
+from firnmq.engines.shardlog.changes import Leftovers, drops_of
 from firnmq.engines.shardlog.log import ShardLog
 from firnmq.engines.shardlog.reading.scan import CHUNK_BYTES, SegmentScan
 from firnmq.engines.shardlog.recovery import Before, TailScan, truncate_log
@@ -111,13 +112,33 @@ def install(
     finish_sealed(log, sealed, spec)
     if replica.fence:
         log.backend.forget_fence(replica.id)
+    if not sealed.length:
+        index_of(log.tail.segment).clear()  # The metadata forget an empty segment.
     log.spec = spec
     steps.install(log, steps.Seal(sealed, active))
-    if start_offset > log.view.start_offset:
-        log.show_start(min(start_offset, log.view.end_offset))
+    follow_start(log, start_offset)
     steps.drop_old_snapshots(log)
     replica.leads = leads
     return reached_by(log)
+
+
+def follow_start(log: ShardLog, start_offset: int) -> None:
+    """Shows that the shard starts later, as its leader has had it written to the metadata. What is
+    here of segments below that becomes a leftover, which `clean_up` removes."""
+    start_offset = min(start_offset, log.view.end_offset)
+    if start_offset <= log.view.start_offset:
+        return
+    gone = [
+        segment
+        for segment in log.segments
+        if segment.meta.is_sealed and segment.meta.end_offset <= start_offset
+    ]
+    log.segments = log.segments[len(gone) :]
+    if log.producers.forget_below(start_offset):
+        log.leftovers.has_old_aborted = True
+    log.show_start(start_offset)
+    log.leftovers.has_old_rows = True
+    log.leftovers.add(Leftovers(drops_of(log, gone)))
 
 
 def finish_sealed(log: ShardLog, sealed: SegmentMeta, spec: ShardSpec) -> None:

@@ -10,7 +10,7 @@ import pytest
 from firnmq.engines.replicas import ReplicaFailed, ReplicaId
 from firnmq.index import RocksSegmentIndex
 from tests.conformance.test_high_watermark import batch, records
-from tests.unit.engines.replicas.lab import Replicas
+from tests.unit.engines.replicas.lab import SHARD, Replicas
 from tests.unit.engines.transactional import TransactionalProducer
 
 
@@ -95,6 +95,26 @@ def test_the_index_of_a_follower_ends_at_the_high_watermark(replicas: Replicas) 
     assert max(offset for _, offset, _ in entries()) == 4
     follower.truncate(6)
     assert max(offset for _, offset, _ in entries()) == 5
+
+
+def test_followers_drop_what_retention_has_taken(replicas: Replicas) -> None:
+    """1. The shard's start moves into its second segment. 2. The next round of upkeep drops the
+    first one at the follower. 3. The follower leads, and starts there."""
+    leader, follower = replicas.nodes
+    replicas.append(batch(1, 2, 3))
+    replicas.fail_over(leader)
+    replicas.append(batch(4, 5, 6))
+    files = follower.lab.path / "segments" / SHARD
+    assert len(list(files.glob("*.log"))) == 2
+    leader.shard.delete_before(4)
+    (first,) = follower.lab.store.shards.chain(follower.spec.uid)[:1]
+    follower.lab.store.shards.move_start(follower.spec.uid, 4, [first])
+    follower.lab.store.replicas.housekeep()
+    assert len(list(files.glob("*.log"))) == 1
+    assert follower.log.view.start_offset == 4
+    replicas.fail_over(follower)
+    assert follower.shard.offsets() == [4, 5]
+    assert follower.lab.store.verifier.verify(SHARD).findings == ()
 
 
 def test_a_replica_that_was_away_when_its_segment_was_sealed(replicas: Replicas) -> None:
