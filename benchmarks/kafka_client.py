@@ -55,9 +55,9 @@ class Client:
 
     # Topics -----------------------------------------------------------------------------------
 
-    def create(self, partitions: int, options: Mapping[str, str]) -> str:
+    def create(self, partitions: int, options: Mapping[str, str], replicas: int = 1) -> str:
         name = f"bench-{next(_names)}"
-        topic = NewTopic(name, partitions, 1, config=dict(options))
+        topic = NewTopic(name, partitions, replicas, config=dict(options))
         self._admin.create_topics([topic])[name].result(_TIMEOUT_S)
         return name
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 20
 _SAMPLE_S = 0.02
 
-_JVM_OPTIONS = (
+JVM_OPTIONS = (
     "-Xms1g",
     "-Xmx1g",
     "-server",
@@ -64,17 +64,22 @@ class Server(ABC):
 
     def start(self) -> None:
         """Returns once the port takes connections."""
-        with open(self.directory / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        self.launch()
         try:
-            self._wait_listening()
+            self.wait_listening()
         except BaseException:
             self.stop()
             raise
 
-    def _wait_listening(self) -> None:
+    def launch(self) -> None:
+        """Starts the process, which may need others before it listens."""
+        with open(self.directory / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def wait_listening(self) -> None:
+        """Returns once the port takes connections."""
         assert self._process is not None
         deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
@@ -88,6 +93,13 @@ class Server(ABC):
 
     def _log_tail(self) -> str:
         return (self.directory / "log").read_text(errors="replace")[-2000:]
+
+    def kill(self) -> None:
+        """Ends the process as a crash does."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def stop(self) -> None:
         process, self._process = self._process, None
@@ -134,7 +146,7 @@ class ApacheKafka(Server):
 
     def command(self) -> list[str]:
         main = ["kafka.Kafka", str(self._properties)]
-        return [self._java, *_JVM_OPTIONS, "-cp", self._classpath, *main]
+        return [self._java, *JVM_OPTIONS, "-cp", self._classpath, *main]
 
 
 def find_program(name: str) -> str:
@@ -191,9 +203,11 @@ def project_file() -> str:
     )
 
 
-def server_properties(data: Path, port: int, controller_port: int) -> str:
-    """Kafka's defaults but for what one node needs."""
-    options = {
+def server_properties(
+    data: Path, port: int, controller_port: int, changes: Mapping[str, object] | None = None
+) -> str:
+    """Kafka's defaults but for what one node needs, and `changes`."""
+    options: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": 1,
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
@@ -208,6 +222,7 @@ def server_properties(data: Path, port: int, controller_port: int) -> str:
         # A deleted topic's pages must not be written back during later rounds.
         "log.segment.delete.delay.ms": 100,
         "log.initial.task.delay.ms": 100,
+        **(changes or {}),
     }
     return "".join(f"{name}={value}\n" for name, value in options.items())
 

@@ -22,7 +22,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _LOOK_MS = 25
 

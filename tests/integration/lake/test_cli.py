@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from firnmq import NewRecord
 from firnmq import open as open_store
 from firnmq.cli import main
-from firnmq.cli.lake.sql import no_such_topic, plain, spark_reason
+from firnmq.lake.jobs.results import no_such_topic, plain, spark_reason
 from tests.integration.kafka.nodes import NodeProcess
 from tests.integration.lake.lab import (
     NOON_MS,

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -25,6 +26,7 @@ from tests.integration.replication.replicated import (
 
 _TOPIC = "load"
 _PARTITIONS = 3
+_JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
@@ -119,6 +121,9 @@ def test_operators_see_what_lacks_replicas(nodes: Nodes) -> None:
     assert status(1)["shard_count"] == _PARTITIONS
     wait_until(lambda: status(1)["under_replicated"] == 0, "nothing is under-replicated")
     assert status(1)["lossy_segments"] == status(1)["offline"] == 0
+    where = f"{nodes[1].admin_url}/v1/topics/{_TOPIC}/shards/0/loss"
+    with pytest.raises(HTTPError, match="400"):
+        urlopen(Request(where, method="PUT", headers=_JSON), timeout=WAIT_S)
 
     nodes[3].kill()
     nodes.wait_registered(1, 2)

@@ -6,7 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from firnmq.cli import main
-from firnmq.cli.cost.model import (
+from firnmq.errors import InvalidArgument
+from firnmq.tiering.cost import (
     DAYS_PER_MONTH,
     GB,
     MonthlyCost,
@@ -14,7 +15,6 @@ from firnmq.cli.cost.model import (
     Workload,
     monthly_cost,
 )
-from firnmq.errors import InvalidArgument
 
 TB = 1000 * GB
 YEAR = Workload(bytes_per_day=TB, retention_days=365)

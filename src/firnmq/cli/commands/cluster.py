@@ -15,6 +15,7 @@ import click
 from firnmq.cli.console import count, json_option, print_json, print_table, time_text
 from firnmq.cli.node import NodeClient
 from firnmq.cli.target import running_node, target_options
+from firnmq.cli.topic_argument import topic_argument
 from firnmq.nodefile import node_serving
 
 if TYPE_CHECKING:
@@ -95,6 +96,26 @@ def print_nodes(nodes: list[dict[str, Any]]) -> None:
         for each in nodes
     ]
     print_table(headings, rows)
+
+
+@cluster.command("accept-loss")
+@topic_argument()
+@click.argument("shard", type=click.IntRange(min=0))
+@target_options
+@json_option
+def accept_loss(topic: str, shard: int, as_json: bool) -> None:
+    """Let a shard go on although records may be lost.
+
+    For a shard that has no leader because too few of its replicas have kept their disks. It goes on
+    from the longest one that is there, once every replica has answered. Records that were
+    acknowledged may be missing then, and the segment is marked lossy.
+    """
+    path = ("topics", topic, "shards", str(shard), "loss")
+    found = running_node(changes=True).call("PUT", path, None)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(f"node {found['controller']} seals shard {shard} of {topic} with what is left")
 
 
 @cluster.command()

@@ -1,1 +1,1 @@
-"""`firn tier cost`: the command, and the model that it evaluates."""
+"""`firn tier cost`: the command, which evaluates the model of `firnmq.tiering.cost`."""

@@ -13,7 +13,7 @@ from firnmq.cli.target import chosen_node, opened, target_options
 from firnmq.cli.topic_argument import topic_argument
 
 if TYPE_CHECKING:
-    from firnmq.cli.cost.model import MonthlyCost, Prices, Workload
+    from firnmq.tiering.cost import MonthlyCost, Prices, Workload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,7 +81,7 @@ def cost(
     options, unless an option of this command says otherwise. All prices are in one currency, and a
     GB is 10^9 bytes. The default prices are a large provider's list prices in US dollars.
     """
-    from firnmq.cli.cost.model import Prices, Workload, monthly_cost
+    from firnmq.tiering.cost import Prices, Workload, monthly_cost
 
     known = _known_of(topic, needs_rate=per_day is None) if topic is not None else {}
     inputs = {

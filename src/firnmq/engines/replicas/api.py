@@ -54,6 +54,9 @@ class Replicas(Protocol):
         """The segment to open a log with, of those in `chain` that have a replica here: the first
         one behind the last that is sealed and complete here. None if there is none behind it."""
 
+    def is_complete(self, spec: ShardSpec, meta: SegmentMeta) -> bool:
+        """Whether a sealed segment is here as a whole: so it was verified, and its index made."""
+
     def close_log(self, uid: int, refusal: FirnError) -> None:
         """Lets go of a shard's log; its bytes stay. Its callers are told the refusal."""
 

@@ -110,12 +110,12 @@ class NodeReplicas:
         held = [each for each in chain if each.is_local and each.state is not SegmentState.DELETED]
         tail = None
         for meta in reversed(held):
-            if meta.is_sealed and self._is_complete(spec, meta):
+            if meta.is_sealed and self.is_complete(spec, meta):
                 break
             tail = meta
         return tail
 
-    def _is_complete(self, spec: ShardSpec, meta: SegmentMeta) -> bool:
+    def is_complete(self, spec: ShardSpec, meta: SegmentMeta) -> bool:
         if len(meta.holders) <= 1 or meta.is_compacted:
             return True
         return is_complete(open_segment(self._backend, spec, meta))

@@ -51,7 +51,7 @@ from firnmq.server.documents import CommandLine, Failure, NodeStatus, Readiness
 S = TypeVar("S", bound=msgspec.Struct)
 
 _LINES = "application/x-ndjson"
-_NO_CHANGES = ("/records", "/plan")
+_NO_CHANGES = ("/records", "/plan", "/sql")
 """Ends of paths whose calls are not logged: records are too many, and plans change nothing."""
 _WITH_SLASHES = ("{group}", "{user}")
 _DOCUMENTS_MAX = 4
@@ -65,8 +65,14 @@ _OBJECTS_MAX = 1_000_000
 _log = EventLogger("admin")
 
 
-def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starlette:
-    """`streams`: places of pages of records that clients have not taken."""
+def admin_app(
+    parts: NodeParts,
+    tokens: Tokens,
+    streams: SharedPlaces,
+    reached: Callable[[], dict[str, str]],
+) -> Starlette:
+    """`streams`: places of pages of records that clients have not taken. `reached`: how a process
+    on this machine reaches the node."""
     others = None if parts.local.member is None else OtherNodes(parts.local.member)
     groups, topics = GroupAdmin(parts, others), TopicAdmin(parts)
     reports = NodeReports(parts, others)
@@ -83,7 +89,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
     async def ready_state() -> Readiness:
         return readiness(parts) if machine is None else await machine.readiness()
 
-    console = ConsoleViews(parts, groups, others, status, ready_state)
+    console = ConsoleViews(parts, groups, others, status, ready_state, reached)
     table = endpoints(
         topics,
         groups,
@@ -115,10 +121,7 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
             return Response(scrape_text(families), media_type=CONTENT_TYPE)
 
     async def command(line: CommandLine) -> bytes | None:
-        path = parts.local.path if parts.place is None else parts.place.directory
-        served = path.stat()
-        found = (line.version, line.device, line.inode)
-        if parts.answer_command is None or found != (installed, served.st_dev, served.st_ino):
+        if parts.answer_command is None or not _is_for(line, parts, installed):
             return None
         return await parts.answer_command(line, topics.records)
 
@@ -141,6 +144,13 @@ def admin_app(parts: NodeParts, tokens: Tokens, streams: SharedPlaces) -> Starle
         ],
         exception_handlers={404: _no_such_path, 405: _no_such_path},
     )
+
+
+def _is_for(line: CommandLine, parts: NodeParts, installed: str) -> bool:
+    """Whether a command line means this node's directory, and is of its version."""
+    path = parts.local.path if parts.place is None else parts.place.directory
+    served = path.stat()
+    return (line.version, line.device, line.inode) == (installed, served.st_dev, served.st_ino)
 
 
 Answer = Callable[[Request], Awaitable[Response]]

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 from typing import Final
 
-from firnmq.server.admin.console import browsing, tail
+from firnmq.server.admin.console import browsing, cost, tail
+from firnmq.server.admin.console.cost import CostEstimate
 from firnmq.server.admin.console.documents import (
     GroupPage,
+    GroupShardPage,
     OptionInfo,
     Overview,
     RecordPage,
+    RulePage,
     SegmentPage,
+    SqlQuery,
+    SqlReady,
+    SqlRows,
     Tailed,
     TopicPage,
     TopicPlaces,
     UserPage,
 )
+from firnmq.server.admin.console.lake import LAKE_SORTS, LakePage, LakeTable
+from firnmq.server.admin.console.leaders import LEADER_SORTS, STATES, LeaderPage
 from firnmq.server.admin.console.listing import parameters
-from firnmq.server.admin.console.lists import GROUP_SORTS, SEGMENT_SORTS, TOPIC_SORTS, USER_SORTS
+from firnmq.server.admin.console.lists import (
+    GROUP_SHARD_SORTS,
+    GROUP_SORTS,
+    RULE_SORTS,
+    SEGMENT_SORTS,
+    TOPIC_SORTS,
+    USER_SORTS,
+)
 from firnmq.server.admin.console.places import PLACES
 from firnmq.server.admin.console.views import ConsoleViews
 from firnmq.server.admin.endpoint import Endpoint, Parameter
@@ -48,6 +63,54 @@ def console_endpoints(console: ConsoleViews) -> list[Endpoint]:
         ),
         Endpoint(
             method="GET",
+            role=Role.ADMINISTER,
+            path="/v1/pages/users",
+            summary="A page of the users of the Kafka listener.",
+            gives=UserPage,
+            query=parameters(USER_SORTS),
+            answer=console.lists.users,
+        ),
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/pages/leaders",
+            summary="A page of the cluster's shards: who leads them, has them, is behind.",
+            gives=LeaderPage,
+            query={
+                **parameters(LEADER_SORTS),
+                "node": Parameter(text="Only shards that this node has."),
+                "state": Parameter(text=f"One of {', '.join(STATES)}.", kind="string"),
+            },
+            answer=console.leaders.page,
+        ),
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/tier/cost",
+            summary="What a month of history costs, on local disks alone and with an object store.",
+            gives=CostEstimate,
+            query=cost.PARAMETERS,
+            answer=console.cost.estimate,
+        ),
+        Endpoint(
+            method="GET",
+            role=Role.ADMINISTER,
+            path="/v1/pages/rules",
+            summary="A page of the rules that say who may do what.",
+            gives=RulePage,
+            query=parameters(RULE_SORTS),
+            answer=console.lists.rules,
+        ),
+        *_group_endpoints(console),
+        *_topic_endpoints(console),
+        *_lake_endpoints(console),
+    ]
+
+
+def _group_endpoints(console: ConsoleViews) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
             role=Role.READ,
             path="/v1/pages/groups",
             summary="A page of consumer groups with their lags, and why they lag.",
@@ -57,14 +120,57 @@ def console_endpoints(console: ConsoleViews) -> list[Endpoint]:
         ),
         Endpoint(
             method="GET",
-            role=Role.ADMINISTER,
-            path="/v1/pages/users",
-            summary="A page of the users of the Kafka listener.",
-            gives=UserPage,
-            query=parameters(USER_SORTS),
-            answer=console.lists.users,
+            role=Role.READ,
+            path="/v1/pages/group-shards",
+            summary="A page of a group's shards, with the lag of each and why.",
+            gives=GroupShardPage,
+            query={
+                "group": Parameter(text="The group.", kind="string"),
+                **parameters(GROUP_SHARD_SORTS),
+            },
+            answer=console.lists.group_shards,
         ),
-        *_topic_endpoints(console),
+    ]
+
+
+def _lake_endpoints(console: ConsoleViews) -> list[Endpoint]:
+    return [
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/pages/lake",
+            summary="A page of the topics that have records in a table, and how far it is behind.",
+            gives=LakePage,
+            query=parameters(LAKE_SORTS),
+            answer=console.lake.page,
+        ),
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/topics/{topic}/table",
+            summary="A topic's table as its catalog has it, with its newest snapshots. Needs the "
+            "lake's packages on the node.",
+            gives=LakeTable,
+            answer=console.lake.table,
+        ),
+        Endpoint(
+            method="GET",
+            role=Role.READ,
+            path="/v1/sql",
+            summary="Whether the node answers SQL.",
+            gives=SqlReady,
+            answer=lambda _: console.lake.ready(),
+        ),
+        Endpoint(
+            method="POST",
+            role=Role.ADMINISTER,
+            path="/v1/sql",
+            summary="Run a query of Spark SQL over topics, which reads and does nothing else. One "
+            "query at a time, at most three minutes each.",
+            takes=SqlQuery,
+            gives=SqlRows,
+            answer=lambda call: console.lake.sql(call.body),
+        ),
     ]
 
 

@@ -10,7 +10,7 @@ from firnmq.adapter import TopicCatalog
 from firnmq.cluster.nodes.cluster import Cluster
 from firnmq.cluster.nodes.replica_sets import ReplicaSet
 from firnmq.cluster.replication.driving.driver import ReplicationDriver
-from firnmq.server.documents import ReplicatedShard, ReplicationStatus
+from firnmq.server.replication_documents import ReplicatedShard, ReplicationStatus
 
 _SHOWN_MAX = 100
 

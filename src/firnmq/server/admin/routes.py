@@ -58,6 +58,7 @@ from firnmq.server.documents import (
     UserChanged,
 )
 from firnmq.server.reading import reading_of
+from firnmq.server.replication_documents import LossAccepted
 from firnmq.tiering.archive.scrubber import ScrubReport
 from firnmq.tiering.move.status import TierStatus
 
@@ -131,6 +132,14 @@ def _cluster_endpoints(cluster: ClusterAdmin) -> list[Endpoint]:
             takes=NewLeader,
             gives=ShardMoved,
             answer=lambda call: cluster.move(call.path["topic"], call.path["shard"], call.body),
+        ),
+        Endpoint(
+            method="PUT",
+            role=Role.OPERATE,
+            path="/v1/topics/{topic}/shards/{shard}/loss",
+            summary="Accept that a shard without enough replicas goes on without lost records.",
+            gives=LossAccepted,
+            answer=lambda call: cluster.accept_loss(call.path["topic"], call.path["shard"]),
         ),
     ]
 

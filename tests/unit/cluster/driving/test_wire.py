@@ -129,6 +129,7 @@ _MESSAGES: dict[str, tuple[Packed, bytes, object]] = {
         TailBytes(_ID, _FENCE, _INCARNATION, Offset(900), memoryview(b"raw")),
     ),
     "seal": (wire.pack_seal_request(_SEAL), b"", _SEAL),
+    "accept_loss": (wire.pack_loss_accepted(_ID), b"", wire.LossAccepted(_ID)),
 }
 
 

@@ -87,7 +87,7 @@ from firnmq.cluster.replication.values import (
 from firnmq.config import TopicConfig
 from firnmq.engines.replicas import ReplicaId, Replicas
 from firnmq.engines.shardlog.rolling.steps import Seal
-from firnmq.errors import NotLeader, TimedOut
+from firnmq.errors import NodeUnavailable, NotLeader, TimedOut
 from firnmq.eventlog import EventLogger
 from firnmq.ids import Offset
 from firnmq.meta import Event
@@ -238,10 +238,19 @@ class ReplicationDriver:
         self.listener.close()
         self._pool.shutdown(cancel_futures=True)
 
-    def accept_loss(self, segment: SegmentId) -> None:
-        """Any thread: an operator accepts that sealing a segment loses records. Effective at the
-        node of the controller."""
-        self._network.soon(partial(self.control.give, AcceptLoss(segment=segment)))
+    def accept_loss(self, uid: int, seq: int) -> NodeId:
+        """Any thread: an operator accepts that sealing a segment loses records. Returns the node of
+        the controller, which is told; NodeUnavailable while there is none."""
+        segment, holder = segment_id(ReplicaId(uid, seq)), self.control.holder
+        if holder is None:
+            raise NodeUnavailable(self._own.node, "no node controls replication now")
+        packed = wire.pack_loss_accepted(segment)
+        if holder == self._own.node:
+            self._network.soon(partial(self._take, holder, wire.LossAccepted(segment)))
+        else:
+            send = self._network.send
+            self._network.soon(partial(send, holder, packed.operation, packed.arguments))
+        return holder
 
     def _in_pool(self, act: Callable[[], None]) -> None:
         if self._is_closed:
@@ -505,6 +514,9 @@ class ReplicationDriver:
                     self.logs.fence(fence, partial(self.give, Received(message=one)))
             case wire.WithFacts() | SealRequest():
                 self.control.received(message)
+            case wire.LossAccepted(segment=segment):
+                _log.warning("loss_accepted", segment=segment, told_by=node)
+                self.control.give(AcceptLoss(segment=segment))
             case CopyTail():
                 self.give(Received(message=message))
             case ReadTail():

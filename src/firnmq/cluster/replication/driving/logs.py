@@ -12,7 +12,11 @@ from functools import partial
 from firnmq.cluster.nodes.cluster import Cluster
 from firnmq.cluster.replication.actions import PersistFence, Stage, Truncate
 from firnmq.cluster.replication.driving.knowledge import ReplicationKnowledge
-from firnmq.cluster.replication.driving.records import ReplicationRecords, emptied_record
+from firnmq.cluster.replication.driving.records import (
+    ReplicationRecords,
+    emptied_record,
+    is_replicated,
+)
 from firnmq.cluster.replication.driving.shards import (
     Fetched,
     LogState,
@@ -46,7 +50,7 @@ from firnmq.cluster.replication.values import (
     Point,
     SegmentId,
 )
-from firnmq.engines.catalog.segments import SegmentState
+from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 from firnmq.engines.replicas import Reached, ReplicaId, Replicas
 from firnmq.engines.shardlog.rolling.steps import Seal
 from firnmq.errors import FirnError, NotLeader, TimedOut
@@ -188,6 +192,7 @@ class ShardLogs:
             chain = self._knowledge.chain(shard.uid)
             chain.update(dict(shard.ahead))
             metas = [meta_of(seq, each, self._own.node) for seq, each in sorted(chain.items())]
+            self._list_complete(shard, chain, metas)
             meta = self._replicas.tail_of(shard.spec, metas)
             if meta is None:
                 self._network.soon(partial(self._is_complete, shard))
@@ -392,6 +397,21 @@ class ShardLogs:
         shard.step(LogStep.COMPLETE)
         self._list(segment)
         self._move_on(shard)
+
+    def _list_complete(
+        self, shard: ShardReplica, chain: dict[int, SegmentRecord], metas: list[SegmentMeta]
+    ) -> None:
+        """In the pool: has the records list replicas that were completed just before this node was
+        ended."""
+        own = Replica(self._own.node, self._own.incarnation)
+        guard = self._cluster.identity.guard
+        for meta in metas:
+            record = chain[meta.seq]
+            is_held = meta.is_sealed and is_replicated(record) and own.node in record.replicas
+            if not is_held or any(each.node == own.node for each in record.isr):
+                continue
+            if self._replicas.is_complete(shard.spec, meta):
+                self._records.list_verified(shard.uid, meta.seq, own, guard)
 
     def _list(self, segment: SegmentId) -> None:
         """Has the record list this replica, where it was completed later."""

@@ -85,6 +85,12 @@ class Watermarks(NamedTuple):
     marks: tuple[tuple[SegmentId, Offset], ...]
 
 
+class LossAccepted(NamedTuple):
+    """An operator accepts that sealing a segment loses records."""
+
+    segment: SegmentId
+
+
 class WithFacts(NamedTuple):
     """A message of a replica, and how the segment would be sealed at each end that it names."""
 
@@ -102,6 +108,7 @@ Arrived = (
     | TailBytes
     | SealRequest
     | Watermarks
+    | LossAccepted
 )
 
 
@@ -201,6 +208,10 @@ def pack_tail(segment: SegmentId, fence: Fence, incarnation: Incarnation, start:
 
 def pack_seal_request(request: SealRequest) -> Packed:
     return Packed(PREFIX + "seal", _pack((*_id(request.segment), request.reason.value)))
+
+
+def pack_loss_accepted(segment: SegmentId) -> Packed:
+    return Packed(PREFIX + "accept_loss", _pack(_id(segment)))
 
 
 def unpack(operation: str, arguments: memoryview, raw: memoryview) -> Arrived:
@@ -371,6 +382,10 @@ def _read_seal(arguments: _SealArguments, raw: memoryview) -> SealRequest:
     return SealRequest(segment=_segment(uid, seq), reason=SealReason(reason))
 
 
+def _read_loss_accepted(arguments: tuple[int, int], raw: memoryview) -> LossAccepted:
+    return LossAccepted(_segment(*arguments))
+
+
 _READERS: dict[str, tuple[Any, Callable[[Any, memoryview], Arrived]]] = {
     "fetch": (_FetchArguments, _read_fetch),
     "fetched": (_FetchedArguments, _read_fetched),
@@ -382,4 +397,5 @@ _READERS: dict[str, tuple[Any, Callable[[Any, memoryview], Arrived]]] = {
     "read_tail": (_ReadTailArguments, _read_read_tail),
     "tail": (_TailArguments, _read_tail),
     "seal": (_SealArguments, _read_seal),
+    "accept_loss": (tuple[int, int], _read_loss_accepted),
 }

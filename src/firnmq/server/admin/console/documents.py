@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from firnmq.server.documents import (
+    AccessRule,
+    GroupOffset,
     GroupSummary,
     NodeStatus,
     Readiness,
@@ -100,11 +102,29 @@ class GroupRow(GroupSummary, frozen=True, kw_only=True):
     """Why it lags; None if it does not."""
 
 
+class GroupShard(GroupOffset, frozen=True, kw_only=True):
+    """How far a group is in a shard, and why it is not further."""
+
+    client: str | None = None
+    """Name and address of the member that reads it."""
+    why: str | None = None
+
+
 class GroupPage(msgspec.Struct, frozen=True, kw_only=True):
     total: int
     lagging: int
     """Groups of all that have a lag."""
     rows: list[GroupRow]
+
+
+class GroupShardPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A group's shards."""
+
+    total: int
+    lag: int
+    """Of all its shards."""
+    topics: list[str]
+    rows: list[GroupShard]
 
 
 class SegmentPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +151,8 @@ class ShardPlaces(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int | None = None
     end_offset: int | None = None
     length_bytes: int | None = None
+    store_only_bytes: int | None = None
+    segment_count: int | None = None
     failure: str | None = None
     table_end: int | None = None
     """Records below it are in the topic's table; None where there is none."""
@@ -172,6 +194,11 @@ class Tailed(msgspec.Struct, frozen=True, kw_only=True):
     records: list[BrowsedRecord]
     skipped: int = 0
     """Records that came with them and are not shown: more than a reader can follow."""
+
+
+class RulePage(msgspec.Struct, frozen=True, kw_only=True):
+    total: int
+    rows: list[AccessRule]
 
 
 class UserPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from firnmq.meta.records import SEGMENTS, SegmentRecord, decode, shard_of_segmen
 from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.others import OtherNodes
 from firnmq.server.admin.parts import NodeParts
+from firnmq.server.documents import GroupOffset
 from firnmq.server.local import LocalStore
 
 T = TypeVar("T")
@@ -76,11 +77,13 @@ class Gathered(Generic[T]):
         self._last: T | None = None
         self._made_s = 0.0
         self._took_s = 0.0
+        self._is_expired = False
         self._task: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
         age_s = time.monotonic() - self._made_s
-        if self._last is not None and age_s < max(_AGE_S_MAX, self._took_s * _REST):
+        is_new = age_s < max(_AGE_S_MAX, self._took_s * _REST)
+        if self._last is not None and is_new and not self._is_expired:
             return self._last
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -89,11 +92,13 @@ class Gathered(Generic[T]):
         return await asyncio.shield(self._task)
 
     def expire(self) -> None:
-        """What was gathered is not true any more."""
-        self._made_s = 0.0 if self._took_s <= _QUICK_S else self._made_s
+        """What was gathered is not true any more. Where gathering takes long, it stays until its
+        time."""
+        self._is_expired = self._took_s <= _QUICK_S
 
     async def _run(self) -> T:
         begun_s = time.monotonic()
+        self._is_expired = False
         self._last = await self._gather(self._last, begun_s - self._made_s)
         self._made_s = time.monotonic()
         self._took_s = self._made_s - begun_s
@@ -210,9 +215,29 @@ def why_lagging(figures: GroupFigures, now_ms: int) -> str | None:
     silent_ms = now_ms - figures.committed_ms
     if silent_ms > _SILENT_MS:
         return f"its consumers have committed nothing for {_ago(silent_ms)}"
-    if figures.lag_rate is not None and figures.lag_rate > 0:
+    if figures.lag_rate is None or figures.lag_rate == 0:
+        return "its consumers are reading"
+    if figures.lag_rate > 0:
         return "records are stored faster than its consumers commit"
     return "its consumers are catching up"
+
+
+def why_behind(row: GroupOffset, member_count: int, now_ms: int) -> str | None:
+    """The same for one shard."""
+    if row.committed_offset is None:
+        return "nothing is committed yet"
+    if row.committed_offset < row.start_offset:
+        return "the committed offset is no longer kept: retention has removed its record"
+    if not row.lag:
+        return None
+    if not member_count:
+        return "no consumer is connected"
+    if row.member_id is None:
+        return "the shard is assigned to no member"
+    silent_ms = now_ms - (row.committed_ms or 0)
+    if silent_ms > _SILENT_MS:
+        return f"its member has committed nothing for {_ago(silent_ms)}"
+    return "its member is reading"
 
 
 def _ago(ms: int) -> str:

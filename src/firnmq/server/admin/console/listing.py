@@ -22,6 +22,8 @@ class Wish:
 
     filter: str
     """Text that the names of rows have, without regard to case."""
+    name: str | None
+    """Only the row with this name."""
     sort: str
     descending: bool
     start: int
@@ -48,6 +50,7 @@ class Wish:
             raise InvalidArgument("filter", f"may have {FILTER_CHARS_MAX} characters")
         return cls(
             filter=wanted.lower(),
+            name=call.query.get("name"),
             sort=sort,
             descending=falls == "true",
             start=start,
@@ -55,7 +58,9 @@ class Wish:
         )
 
     def chosen(self, rows: Sequence[T], name: Callable[[T], str]) -> list[T]:
-        """Those that fit the filter."""
+        """Those that fit."""
+        if self.name is not None:
+            return [each for each in rows if name(each) == self.name]
         if not self.filter:
             return list(rows)
         return [each for each in rows if self.filter in name(each).lower()]
@@ -69,6 +74,7 @@ def parameters(sorts: Sequence[str]) -> dict[str, Parameter]:
     """Of the paths that answer with a page."""
     return {
         "filter": Parameter(text="Only names with this text in them.", kind="string"),
+        "name": Parameter(text="Only the one with this name.", kind="string"),
         "sort": Parameter(text=f"By what: {', '.join(sorts)}.", kind="string"),
         "descending": Parameter(text="From large to small.", kind="boolean"),
         "start": Parameter(text="How many rows to pass over."),

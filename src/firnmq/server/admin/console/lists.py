@@ -5,27 +5,41 @@ from __future__ import annotations
 import msgspec
 
 from firnmq.adapter import Topic
+from firnmq.brokers.security.acl import RuleFilter
 from firnmq.disk import call_blocking
 from firnmq.errors import FirnError, InvalidArgument
 from firnmq.server.admin.console.documents import (
     GroupPage,
     GroupRow,
+    GroupShard,
+    GroupShardPage,
+    RulePage,
     SegmentPage,
     TopicPage,
     TopicRow,
     UserPage,
 )
-from firnmq.server.admin.console.figures import Figures, GroupFigures, TopicFigures, why_lagging
+from firnmq.server.admin.console.figures import (
+    Figures,
+    GroupFigures,
+    TopicFigures,
+    why_behind,
+    why_lagging,
+)
 from firnmq.server.admin.console.listing import Wish
 from firnmq.server.admin.console.places import PLACES, place_of
 from firnmq.server.admin.endpoint import Call
+from firnmq.server.admin.endpoints.groups import GroupAdmin
 from firnmq.server.admin.parts import NodeParts
-from firnmq.server.documents import Segment, ShardSummary, TopicSummary, segments_of
+from firnmq.server.documents import AccessRule, Segment, ShardSummary, TopicSummary, segments_of
+from firnmq.server.rules import shown_rule
 
 TOPIC_SORTS = ("topic", "length_bytes", "record_count", "record_rate", "lag", "created_ms")
 GROUP_SORTS = ("group", "lag", "member_count", "committed_ms", "state")
 SEGMENT_SORTS = ("shard", "length_bytes", "created_ms")
+GROUP_SHARD_SORTS = ("lag", "topic", "committed_ms")
 USER_SORTS = ("user",)
+RULE_SORTS = ("principal", "resource_type", "name")
 _EXACT_SHARDS_MAX = 500
 """Shards of a page that are asked how long they are, which may open them. Those of further topics
 are shown as they were gathered."""
@@ -33,8 +47,9 @@ _NOTHING = TopicFigures(0, 0, 0)
 
 
 class Lists:
-    def __init__(self, parts: NodeParts, figures: Figures) -> None:
+    def __init__(self, parts: NodeParts, figures: Figures, groups: GroupAdmin) -> None:
         self._parts = parts
+        self._groups = groups
         self._figures = figures
 
     # Topics -------------------------------------------------------------------------------------
@@ -149,6 +164,33 @@ class Lists:
             ],
         )
 
+    async def group_shards(self, call: Call) -> GroupShardPage:
+        wish = Wish.of(call, GROUP_SHARD_SORTS, descending=("lag", "committed_ms"))
+        name = call.query.get("group", "")
+        found = await self._groups.describe(name)
+        now_ms = self._parts.local.clock.now_ms()
+        clients = {each.member_id: f"{each.client_id} {each.client_host}" for each in found.members}
+        rows = [
+            GroupShard(
+                **msgspec.structs.asdict(each),
+                client=None if each.member_id is None else clients.get(each.member_id),
+                why=why_behind(each, found.member_count, now_ms),
+            )
+            for each in wish.chosen(found.offsets, lambda each: each.topic)
+        ]
+        lag = sum(each.lag or 0 for each in found.offsets)
+
+        def key(each: GroupShard) -> tuple[object, str, int]:
+            value = each.topic if wish.sort == "topic" else getattr(each, wish.sort) or 0
+            return value, each.topic, each.shard
+
+        return GroupShardPage(
+            total=len(rows),
+            lag=lag,
+            topics=sorted({each.topic for each in found.offsets}),
+            rows=wish.page(rows, key),
+        )
+
     # Segments and users -------------------------------------------------------------------------
 
     async def segments(self, call: Call) -> SegmentPage:
@@ -180,6 +222,16 @@ class Lists:
 
         total, rows = await call_blocking(None, choose)
         return SegmentPage(total=total, rows=rows)
+
+    async def rules(self, call: Call) -> RulePage:
+        wish = Wish.of(call, RULE_SORTS)
+        every = [shown_rule(rule) for rule in self._parts.rules.select(RuleFilter())]
+        rules = wish.chosen(every, lambda each: f"{each.principal} {each.name}")
+
+        def key(each: AccessRule) -> tuple[object, ...]:
+            return getattr(each, wish.sort), each.principal, each.resource_type, each.name
+
+        return RulePage(total=len(rules), rows=wish.page(rules, key))
 
     async def users(self, call: Call) -> UserPage:
         wish = Wish.of(call, USER_SORTS)

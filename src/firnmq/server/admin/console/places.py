@@ -59,6 +59,8 @@ class PlaceViews:
             start_offset=status.start_offset,
             end_offset=status.end_offset,
             length_bytes=status.length_bytes,
+            store_only_bytes=sum(each.length for each in status.segments if not each.is_local),
+            segment_count=len(status.segments),
             failure=status.failure,
             table_end=self._table_end(status.spec.uid),
             leader=leader,

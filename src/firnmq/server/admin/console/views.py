@@ -6,7 +6,10 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
 from firnmq.server.admin.console.browsing import Browser
+from firnmq.server.admin.console.cost import CostView
 from firnmq.server.admin.console.figures import Figures
+from firnmq.server.admin.console.lake import LakeViews
+from firnmq.server.admin.console.leaders import LeaderView
 from firnmq.server.admin.console.lists import Lists
 from firnmq.server.admin.console.overview import OptionView, OverviewView
 from firnmq.server.admin.console.places import PlaceViews
@@ -26,10 +29,15 @@ class ConsoleViews:
         others: OtherNodes | None,
         status: Callable[[], Awaitable[NodeStatus]],
         readiness: Callable[[], Awaitable[Readiness]],
+        reached: Callable[[], dict[str, str]],
     ) -> None:
         self.samples = Samples(parts, others)
         self.figures = Figures(parts, groups, others)
-        self.lists = Lists(parts, self.figures)
+        groups.on_change = self.figures.expire_groups
+        self.lists = Lists(parts, self.figures, groups)
+        self.cost = CostView(parts, self.figures)
+        self.leaders = LeaderView(parts)
+        self.lake = LakeViews(parts, others, reached)
         self.places = PlaceViews(parts)
         self.browser = Browser(parts)
         self.tail = Tail(parts)

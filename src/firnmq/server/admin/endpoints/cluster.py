@@ -18,6 +18,7 @@ from firnmq.server.documents import (
     ShardMoved,
 )
 from firnmq.server.member import ClusterMember
+from firnmq.server.replication_documents import LossAccepted
 
 _MOVES_MAX = 20
 """Of one call, so that it answers soon; commands call again until nothing is left."""
@@ -45,6 +46,22 @@ class ClusterAdmin:
         source = wanted.node if led is None else led.leader
         await driver.move(name, wanted.node)
         return self._moved(ShardMove(name, source, wanted.node), None)
+
+    async def accept_loss(self, topic: str, shard: str) -> LossAccepted:
+        """Lets the controller seal a shard's active segment although too few replicas are known to
+        have kept everything. InvalidArgument unless the seal waits."""
+        member = self._member()
+        if not shard.isdecimal():
+            raise ShardNotFound(shard, within=f"topic {topic!r}")
+        name = self._parts.storage.shard(topic, int(shard))
+        placed, led = member.cluster.replica_sets.get(name), member.cluster.leaders.get(name)
+        if placed is None or led is None or not placed.is_fencing:
+            text = (
+                f"shard {shard} of {topic!r} does not wait for replicas: there is nothing to accept"
+            )
+            raise InvalidArgument("shard", text)
+        controller = member.replication.accept_loss(led.uid, placed.seq)
+        return LossAccepted(topic=topic, shard=int(shard), controller=controller)
 
     async def rebalance(self, wanted: RebalanceRequest) -> Rebalanced:
         """Spreads leaders evenly, or gives those of one node away; a part of them per call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -47,6 +47,8 @@ class GroupAdmin:
         self._clock = parts.local.clock
         self._handler = GroupHandler(parts.coordinator, parts.offsets, Turns())
         self._others = others
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when offsets were moved, or a group was deleted."""
         if others is not None:
             others.serve(_GROUPS, self._served)
 
@@ -158,6 +160,7 @@ class GroupAdmin:
                     for move in moves
                 },
             )
+            self.on_change()
         return moves
 
     async def delete(self, name: str) -> GroupDeleted:
@@ -169,6 +172,7 @@ class GroupAdmin:
             raise GroupInUse(name, self._coordinator.describe(name).state.value)
         if code is not ErrorCode.NONE:
             raise BrokerRefused(code, f"group {name!r} cannot be deleted: {code.name}")
+        self.on_change()
         return GroupDeleted(group=name)
 
     async def _check_here(self, name: str) -> None:

@@ -58,6 +58,15 @@ class AdminListener:
             await asyncio.wait([task])
         self._socket.close()
 
+    def _reached(self, parts: NodeParts) -> dict[str, str]:
+        """How a process on this machine reaches the node: options of the lake's data source."""
+        address = parts.broker.address
+        found = {
+            "bootstrap": f"{reachable_host(address.host)}:{address.port}",
+            "admin": self.local_url,
+        }
+        return found if self.token is None else {**found, "admin.token": self.token.text}
+
     async def _serve(self, parts: NodeParts) -> None:
         loop = asyncio.get_running_loop()
         # Loaded in a thread, so that the event loop keeps serving Kafka clients.
@@ -76,7 +85,7 @@ class AdminListener:
                 yield  # The node handles signals.
 
         config = uvicorn.Config(
-            app.admin_app(parts, tokens, streams),
+            app.admin_app(parts, tokens, streams, lambda: self._reached(parts)),
             http=partial(protocol.AdminProtocol, limits, self._config, streams),
             ws="none",
             lifespan="off",

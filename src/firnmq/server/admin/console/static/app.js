@@ -8,6 +8,12 @@ const VIEWS = [
   { name: "", text: "Overview", module: "./overview.js", key: "o" },
   { name: "topics", text: "Topics", module: "./topics.js", key: "t" },
   { name: "groups", text: "Groups", module: "./groups.js", key: "g" },
+  { name: "tiering", text: "Tiering", module: "./tiering.js", key: "i" },
+  { name: "lake", text: "Lake", module: "./lake.js", key: "l" },
+  { name: "sql", text: "SQL", module: "./sql.js", key: "s", role: "administer" },
+  { name: "cluster", text: "Cluster", module: "./cluster.js", key: "c" },
+  { name: "users", text: "Users", module: "./users.js", key: "u", role: "administer" },
+  { name: "rules", text: "Rules", module: "./rules.js", key: "r", role: "administer" },
 ];
 const SIGN_IN = { name: "sign-in", text: "Sign in", module: "./signin.js" };
 const THEMES = ["auto", "light", "dark"];

@@ -2,7 +2,6 @@
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
-const PLAIN_UNITS = ["", "k", "M", "G", "T"];
 
 export function count(number) {
   return number === null || number === undefined ? "–" : WHOLE.format(number);
@@ -32,9 +31,9 @@ export function bytes(number) {
 export function rate(number, unit) {
   if (number === null || number === undefined) return "–";
   if (unit === "B") return `${bytes(number)}/s`;
-  const [value, prefix] = scaled(number, PLAIN_UNITS);
-  return unit === "%" ? `${(number * 100).toFixed(number < 0.1 ? 1 : 0)}\u00a0%`
-    : `${value}${prefix ? "\u00a0" + prefix : ""}\u00a0${unit}/s`;
+  if (unit === "%") return `${(number * 100).toFixed(number < 0.1 ? 1 : 0)}\u00a0%`;
+  const value = Math.abs(number) < 10 && number % 1 ? number.toFixed(1) : WHOLE.format(number);
+  return unit ? `${value}\u00a0${unit}/s` : `${value}/s`;
 }
 
 const two = (number) => String(number).padStart(2, "0");

@@ -33,56 +33,60 @@ function groupList(context) {
 async function group(context) {
   const name = context.parts[0];
   const path = `/v1/groups/${encodeURIComponent(name)}`;
-  const found = await get(path, {}, context.signal);
-  const page = await get("/v1/pages/groups", { filter: name, max: 200 }, context.signal);
-  const row = page.rows.find((each) => each.group === name);
-  const lag = found.offsets.reduce((all, each) => all + (each.lag ?? 0), 0);
-  const topics = [...new Set(found.offsets.map((each) => each.topic))];
-  const members = new Map(found.members.map((each) => [each.member_id, each]));
+  const [page, first] = await Promise.all([
+    get("/v1/pages/groups", { name }, context.signal),
+    get("/v1/pages/group-shards", { group: name, max: 1 }, context.signal),
+  ]);
+  const row = page.rows[0];
   const mayChange = may("operate");
+  const shards = list(context, {
+    caption: "Shards", path: "/v1/pages/group-shards", more: { group: name },
+    columns: [
+      { name: "Topic", key: "topic", cell: (each) => topicLink(each.topic) },
+      { name: "Shard", number: true, cell: (each) => each.shard },
+      { name: "Lag", key: "lag", number: true, cell: (each) => each.lag === null ? "–" : count(each.lag) },
+      { name: "Why", cell: (each) => each.why ?? "" },
+      { name: "Committed offset", number: true, cell: (each) => each.committed_offset === null ? "none" : h("a", { href: address(["topics", each.topic, "records"], { from: "offset", shard: each.shard, offset: Math.min(Math.max(each.committed_offset, each.start_offset), each.end_offset) }) }, count(each.committed_offset)) },
+      { name: "Next offset", number: true, cell: (each) => count(each.end_offset) },
+      { name: "Committed", key: "committed_ms", cell: (each) => each.committed_ms === null ? "never" : h("span", { title: time(each.committed_ms) }, ago(each.committed_ms)) },
+      { name: "Member", cell: (each) => each.client ?? each.member_id ?? "none" },
+    ],
+    sort: "lag", falling: ["lag", "committed_ms"], filterName: "Filter by topic",
+    empty: "It has committed nothing, and no shard is assigned to its members.",
+  });
+  const members = h("div", {}, h("p", { class: "quiet" }, row?.member_count ? "Loading…" : "No consumer is connected."));
+  if (row?.member_count) loadMembers(path, members, context.signal);
   return {
     title: name,
     element: h("div", {},
       h("nav", { class: "crumbs", "aria-label": "Where" }, h("a", { href: "/groups" }, "Groups"), " / "),
       heading(name,
-        mayChange ? h("button", { type: "button", onclick: () => reset(context, name, topics, found) }, "Move offsets") : null,
+        mayChange ? h("button", { type: "button", onclick: () => reset(context, name, first.topics, row?.member_count) }, "Move offsets") : null,
         mayChange ? h("button", { type: "button", class: "danger", onclick: () => remove(context, name, path) }, "Delete group") : null),
       h("dl", { class: "tiles" },
-        tile("Lag", some(lag, "record"), row?.why ?? (lag ? null : "it has read everything"), lag ? "" : ""),
-        tile("State", found.state, found.protocol || "no protocol"),
-        tile("Members", count(found.member_count), `generation ${found.generation}`),
-        tile("Topics", count(topics.length), some(found.offsets.length, "shard"))),
-      card("Shards", table("Shards", [
-        { name: "Topic", cell: (each) => topicLink(each.topic) },
-        { name: "Shard", number: true, cell: (each) => each.shard },
-        { name: "Lag", number: true, cell: (each) => each.lag === null ? "–" : count(each.lag) },
-        { name: "Committed offset", number: true, cell: (each) => each.committed_offset === null ? "none" : h("a", { href: address(["topics", each.topic, "records"], { from: "offset", shard: each.shard, offset: Math.min(Math.max(each.committed_offset, each.start_offset), each.end_offset) }) }, count(each.committed_offset)) },
-        { name: "Next offset", number: true, cell: (each) => count(each.end_offset) },
-        { name: "Committed", cell: (each) => each.committed_ms === null ? "never" : h("span", { title: time(each.committed_ms) }, ago(each.committed_ms)) },
-        { name: "Why", cell: (each) => why(each, found) },
-        { name: "Member", cell: (each) => each.member_id ? `${members.get(each.member_id)?.client_id ?? each.member_id} ${members.get(each.member_id)?.client_host ?? ""}` : "none" },
-      ], found.offsets, { empty: "It has committed nothing, and no shard is assigned to its members." })),
-      card("Members", table("Members", [
-        { name: "Client", cell: (each) => each.client_id },
-        { name: "Address", cell: (each) => each.client_host },
-        { name: "Member", cell: (each) => h("code", { class: "long" }, each.member_id) },
-        { name: "Instance", cell: (each) => each.instance_id ?? "–" },
-        { name: "Shards", number: true, cell: (each) => count(found.offsets.filter((one) => one.member_id === each.member_id).length) },
-      ], found.members, { empty: "No consumer is connected." }))),
+        tile("Lag", some(first.lag, "record"), first.lag ? row?.why ?? null : "it has read everything"),
+        tile("State", row?.state ?? "–", row?.lag_rate ? `the lag changes by ${rate(row.lag_rate, "records")}` : null),
+        tile("Members", count(row?.member_count ?? 0)),
+        tile("Topics", count(first.topics.length), some(first.total, "shard")),
+        tile("Last commit", row?.committed_ms ? ago(row.committed_ms) : "never", row?.committed_ms ? time(row.committed_ms) : null)),
+      shards.element,
+      card("Members", members)),
   };
 }
 
-const SILENT_MS = 60_000;
-
-/** Why a shard lags, as far as it shows. */
-function why(row, found) {
-  if (row.committed_offset === null) return "nothing is committed yet";
-  if (row.committed_offset < row.start_offset) return "the committed offset is no longer kept: retention has removed it";
-  if (!row.lag) return "";
-  if (!found.member_count) return "no consumer is connected";
-  if (!row.member_id) return "the shard is assigned to no member";
-  if (Date.now() - row.committed_ms > SILENT_MS) return `its member has committed nothing since ${ago(row.committed_ms)}`;
-  return "its member is reading";
+async function loadMembers(path, box, signal) {
+  try {
+    const found = await get(path, {}, signal);
+    replace(box, table("Members", [
+      { name: "Client", cell: (each) => each.client_id },
+      { name: "Address", cell: (each) => each.client_host },
+      { name: "Member", cell: (each) => h("code", { class: "long" }, each.member_id) },
+      { name: "Instance", cell: (each) => each.instance_id ?? "–" },
+      { name: "Shards", number: true, cell: (each) => count(found.offsets.filter((one) => one.member_id === each.member_id).length) },
+    ], found.members, { empty: "No consumer is connected." }));
+  } catch (error) {
+    if (error.name !== "AbortError") replace(box, failure(error));
+  }
 }
 
 const PLACES = [
@@ -90,7 +94,7 @@ const PLACES = [
   ["offset", "an offset"], ["shift", "so many records on or back"],
 ];
 
-function reset({ again }, name, topics, found) {
+function reset({ again }, name, topics, memberCount) {
   const topic = topics.length ? select(topics.map((each) => [each, each]), topics[0]) : h("input", { required: true });
   const to = select(PLACES, "earliest", { onchange: () => fit() });
   const value = h("input", { type: "number", value: "0" });
@@ -130,7 +134,7 @@ function reset({ again }, name, topics, found) {
     },
   }, "Dry run: show what would move");
   dialog(`Move the offsets of ${name}`, [
-    found.member_count ? h("p", { class: "failure" }, "The group is in use. Stop its consumers first: their commits would undo the change.") : null,
+    memberCount ? h("p", { class: "failure" }, "The group is in use. Stop its consumers first: their commits would undo the change.") : null,
     field("Topic", topic), field("To", to), valueField, timeField, field("Shards", shards, "Numbers with commas; all if empty."),
     h("div", {}, look), preview,
   ], "Move offsets", async () => {

@@ -3,6 +3,7 @@
 import { get, session } from "./api.js";
 import { address, h } from "./dom.js";
 import { bytes, count, shortTime, some } from "./format.js";
+import { pager } from "./shards.js";
 import { badge, list, select } from "./widgets.js";
 
 export const PLACES = {
@@ -28,10 +29,7 @@ export async function view({ topic, query, signal, go }) {
       h("p", { class: "quiet" }, "Each bar is a shard from its first offset to its next one, left to right. A part leads to its segments."),
       h("ul", { class: "maplegend" }, ...legend),
       h("ol", { class: "shardmap", start }, ...found.shards.map((each) => shardOf(topic.topic, each))),
-      found.shard_count > PAGE ? h("div", { class: "listbar" }, h("span", { class: "grow" }),
-        h("span", { class: "quiet" }, `${count(start)}–${count(last - 1)} of ${some(found.shard_count, "shard")}`),
-        h("button", { type: "button", class: "page-previous", disabled: start === 0, onclick: () => go(to(Math.max(start - PAGE, 0))) }, "Previous"),
-        h("button", { type: "button", class: "page-next", disabled: last >= found.shard_count, onclick: () => go(to(start + PAGE)) }, "Next")) : null),
+      found.shard_count > PAGE ? pager(start, last, found.shard_count, (at) => go(to(at))) : null),
   };
 }
 
@@ -42,12 +40,13 @@ function shardOf(topic, shard) {
   for (const run of shard.runs) {
     const [name, text] = PLACES[run.place];
     const share = Math.max(run.end_offset - Math.max(run.base_offset, shard.start_offset), 0) / total;
+    const seen = share > 0.12 ? `${name} · ${bytes(run.length_bytes)}` : share > 0.05 ? name : "";
     const part = h("a", {
       class: `run ${run.place}`,
       href: address(["topics", topic, "segments"], { shard: shard.shard, place: run.place === "mixed" ? "" : run.place }),
       title: `${name}: ${text}\n${some(run.segment_count, "segment")}, ${bytes(run.length_bytes)}\noffsets ${count(run.base_offset)} to ${count(run.end_offset)}`,
-      "aria-label": `${name}, ${text}: ${some(run.segment_count, "segment")}, ${bytes(run.length_bytes)}, offsets ${count(run.base_offset)} to ${count(run.end_offset)}`,
-    }, h("span", { "aria-hidden": "true" }, share > 0.12 ? `${name} · ${bytes(run.length_bytes)}` : share > 0.05 ? name : ""));
+      "aria-label": `${seen || name}, ${text}: ${some(run.segment_count, "segment")}, ${bytes(run.length_bytes)}, offsets ${count(run.base_offset)} to ${count(run.end_offset)}`,
+    }, h("span", { "aria-hidden": "true" }, seen));
     part.style.flexGrow = String(Math.max(share, 0.004));
     bar.append(part);
   }

@@ -97,7 +97,7 @@ function tilesOf({ status }, now, groups) {
       h("a", { href: "/tiering" }, status.tiering === null ? "what one would cost" : "what history costs"), status.tiering && status.tiering !== "ok" && status.tiering !== "unknown" ? "bad" : ""),
     tile("Runs since", duration(Date.now() - status.started_ms), `node ${status.node_id}, version ${status.version}, Kafka at ${status.kafka}`),
     status.processes?.length ? tile("Processes", count(status.processes.length), `${status.processes.filter((each) => each.state === "ready").length} ready`) : null,
-    now ? tile("Consumed", rate(now.fetched_record_rate, "records"), `by ${some(status.connection_count, "connection")}`) : null,
+    now ? tile("Consumed records", rate(now.fetched_record_rate, ""), `by ${some(status.connection_count, "connection")}`) : null,
   ];
 }
 

@@ -119,7 +119,7 @@ function rowOf(topic, record, to, signal) {
   let details = null;
   const button = h("button", {
     type: "button", class: "open", "aria-expanded": "false",
-    "aria-label": `shard ${record.shard}, offset ${record.offset}: show all of the record`,
+    "aria-label": `${record.shard}:${record.offset}, show all of the record`,
     onclick: () => {
       if (details) {
         details.remove();
@@ -185,7 +185,7 @@ function detailsOf(topic, record, to, signal) {
       h("a", { href: to({ from: "offset", shard: record.shard, offset: record.offset }) }, "Records from here"),
       byKey ? [" · ", h("a", { href: to({ ...byKey, all: "true" }) }, "All of this key"), " · ", h("a", { href: to(byKey) }, "Newest of this key")] : null,
       " · ", h("a", { href: to({ since_ms: record.timestamp_ms - record.timestamp_ms % 60000, until_ms: record.timestamp_ms - record.timestamp_ms % 60000 + 60000 }) }, "The same minute")),
-    h("h3", {}, "Value"), value, whole);
+    h("p", { class: "label" }, "Value"), value, whole);
 }
 
 function headersOf(headers) {

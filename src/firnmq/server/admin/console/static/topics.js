@@ -11,7 +11,12 @@ export async function view(context) {
   const [name, tab = ""] = parts;
   const modules = { "": "./shards.js", map: "./map.js", records: "./records.js", segments: "./map.js", options: "./options.js" };
   if (!(tab in modules)) throw new Error("The console has no such page.");
-  const topic = await get(`/v1/topics/${encodeURIComponent(name)}`, {}, signal);
+  // The node's error names a topic that is not there.
+  const [{ options }, page] = await Promise.all([
+    get(`/v1/topics/${encodeURIComponent(name)}/config`, {}, signal),
+    get("/v1/pages/topics", { name }, signal),
+  ]);
+  const topic = { ...page.rows[0], topic: name, options };
   const module = await import(modules[tab]);
   const made = await module[tab === "segments" ? "segments" : "view"]({ ...context, topic });
   const to = (each) => address(each ? ["topics", name, each] : ["topics", name]);

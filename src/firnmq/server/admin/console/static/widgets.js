@@ -51,7 +51,7 @@ export function tabs(name, entries, current) {
 /** A plain table. `columns`: {name, number, cell(row)}. */
 export function table(caption, columns, rows, { empty = "Nothing here." } = {}) {
   if (!rows.length) return h("p", { class: "quiet" }, empty);
-  return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
+  return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": `${caption}: table` },
     h("table", {}, h("caption", { class: "vh" }, caption),
       h("thead", {}, h("tr", {}, ...columns.map((each) =>
         h("th", { scope: "col", class: each.number ? "number" : null }, each.name)))),
@@ -65,6 +65,7 @@ function bodyRow(columns, row) {
 }
 
 const PAGE = 50;
+const REFRESH_MS = 5000;
 
 /**
  * A list that the node filters, sorts and pages. What is shown is in the address, so that it can be
@@ -95,7 +96,7 @@ export function list(context, { caption, path, columns, sort, falling = [], filt
     },
   });
   const heads = columns.map((each) => headOf(each));
-  const whole = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
+  const whole = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": `${caption}: table` },
     h("table", {}, h("caption", { class: "vh" }, caption),
       h("thead", {}, h("tr", {}, ...heads)), body));
 
@@ -162,6 +163,12 @@ export function list(context, { caption, path, columns, sort, falling = [], filt
   const bar = h("div", { class: "listbar" }, filterName ? filter : null,
     h("span", { class: "grow" }), where, previous, next);
   load();
+  const timer = setInterval(() => {
+    // Not under the eyes of a user who has gone into the rows, by keyboard or to select text.
+    const isBusy = body.contains(document.activeElement) || body.contains(getSelection().anchorNode);
+    if (!document.hidden && !isBusy) load({ quiet: true });
+  }, REFRESH_MS);
+  signal.addEventListener("abort", () => clearInterval(timer));
   return { element: h("div", { class: "list" }, bar, problem, whole), load, state };
 }
 
