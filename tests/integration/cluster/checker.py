@@ -89,10 +89,17 @@ class CheckedProducer:
         assert all(counts[number] == 1 for number in self.acknowledged)
 
 
-def read_all(bootstrap: str, topic: str, partition_count: int) -> dict[int, dict[int, bytes]]:
-    """Every record of each partition by its offset."""
+def read_all(
+    bootstrap: str, topic: str, partition_count: int, *, committed: bool = False
+) -> dict[int, dict[int, bytes]]:
+    """Every record of each partition by its offset, or every committed one."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "checker", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "checker",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
     )
     found: dict[int, dict[int, bytes]] = {index: {} for index in range(partition_count)}
     ends = {}
@@ -105,7 +112,10 @@ def read_all(bootstrap: str, topic: str, partition_count: int) -> dict[int, dict
     deadline = time.monotonic() + _READ_S
     while left:
         assert time.monotonic() < deadline, f"partitions {left} were not read to {ends}"
-        message = consumer.poll(1.0)
+        message = consumer.poll(0.5)
+        if committed:  # Markers come last, and are no messages.
+            places = consumer.position([TopicPartition(topic, index) for index in left])
+            left -= {each.partition for each in places if each.offset >= ends[each.partition]}
         if message is None or message.error():
             continue
         index, offset, value = message.partition(), message.offset(), message.value()

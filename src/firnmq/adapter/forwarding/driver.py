@@ -139,6 +139,19 @@ class ClusterDriver:
             raise NotLeader(shard, self._cluster.node, None)
         return led.leader
 
+    def leader_for_appends(self, shard: str) -> int:
+        """The other node that leads a shard, for batches of a client's own; NotLeader if it has not
+        done so for long.
+
+        A client sends several batches at a time. If the first is refused by the earlier leader, the
+        others must not reach the next one before it: an idempotent producer takes that for a
+        loss. So the client is told, and goes to the leader by itself.
+        """
+        node = self.leader(shard)
+        if self._cluster.leaders.has_just_moved(shard):
+            raise NotLeader(shard, self._cluster.node, node)
+        return node
+
     # Shards -----------------------------------------------------------------------------------
 
     async def create_shard(self, shard: str, config: TopicConfig) -> None:
@@ -242,7 +255,7 @@ class ClusterDriver:
         left_s = _NO_DEADLINE_S if deadline_s is None else max(deadline_s - monotonic(), 0.0)
         waits_ms = -1 if deadline_s is None else int(left_s * 1000)
         return self._cluster.network.call(
-            self.leader(shard),
+            self.leader_for_appends(shard),
             ops.SUBMIT.name,
             ops.SUBMIT.encode(shard, int(acks), waits_ms),
             ops.SUBMIT.result_of,

@@ -60,8 +60,9 @@ class TransactionGate:
         self._transactions = transactions
         self._appends: dict[tuple[str, int], Appends] = {}
         """By shard and producer: batches that are being judged or queued."""
-        self._verified: dict[tuple[str, int], tuple[str, int]] = {}
-        """By shard and producer: transactional id and epoch of the open transaction."""
+        self._verified: dict[tuple[str, int], tuple[str, int, int]] = {}
+        """By shard and producer: transactional id and epoch of the open transaction, and the epoch
+        of the shard's leader. A marker that another leader has written is not known here."""
         self._loop = asyncio.get_running_loop()
 
     def serve(self, drivers: DriverOf) -> dict[str, RequestHandler]:
@@ -88,7 +89,7 @@ class TransactionGate:
             left_s = max(deadline_s - monotonic(), 0.0)
             arguments = (shard, int(acks), int(left_s * 1000), transactional_id, adds)
             return self._cluster.network.call(
-                driver.leader(shard),
+                driver.leader_for_appends(shard),
                 SUBMIT,
                 msgspec.msgpack.encode(arguments),
                 _outcome,
@@ -98,7 +99,12 @@ class TransactionGate:
             )
         header = parse_header(batch)
         judged = await self._judge(
-            transactional_id, header.producer_id, header.producer_epoch, shard, adds
+            transactional_id,
+            header.producer_id,
+            header.producer_epoch,
+            driver.leader_epoch(shard),
+            shard,
+            adds,
         )
         if isinstance(judged, ErrorCode):
             return judged
@@ -106,7 +112,13 @@ class TransactionGate:
             return await driver.local.submit(shard, batch, acks, deadline_s)
 
     async def _judge(
-        self, transactional_id: str | None, producer_id: int, epoch: int, shard: str, adds: str
+        self,
+        transactional_id: str | None,
+        producer_id: int,
+        epoch: int,
+        leader_epoch: int,
+        shard: str,
+        adds: str,
     ) -> ErrorCode | Appends:
         if transactional_id is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -114,7 +126,7 @@ class TransactionGate:
         appends = self._appends.get(key)
         if appends is None:
             appends = self._appends[key] = Appends()
-        if self._verified.get(key) == (transactional_id, epoch):
+        if self._verified.get(key) == (transactional_id, epoch, leader_epoch):
             return appends
         with appends:  # A marker that comes now waits for the answer.
             code = await self._ask(transactional_id, producer_id, epoch, shard, adds)
@@ -122,7 +134,7 @@ class TransactionGate:
                 return code
             if len(self._verified) >= _VERIFIED_MAX:
                 self._verified.clear()
-            self._verified[key] = (transactional_id, epoch)
+            self._verified[key] = (transactional_id, epoch, leader_epoch)
         return appends
 
     async def _ask(

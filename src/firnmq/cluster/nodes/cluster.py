@@ -56,7 +56,8 @@ class Cluster:
         self.identity = identity
         self.node = identity.node
         self.members = Members(cache, identity.node)
-        self.leaders = Leaders(cache)
+        clock = clock or SystemClock()
+        self.leaders = Leaders(cache, clock)
         self.replica_sets = ReplicaSets(cache)
         self.network = PeerNetwork(identity.node, secret, self.members.address_of, certificates)
         self.coordinators = Coordinators(store, cache, self.answering)
@@ -66,7 +67,6 @@ class Cluster:
         self.on_session: Callable[[int], None] = lambda asked_ms: None
         """Told when the store has prolonged the node's session, with when it was asked to."""
         holder = str(identity.replica)
-        clock = clock or SystemClock()
         self._claims = TopicClaims(store, holder, lambda: self.registration, clock)
         self.cordons = Cordons(store, cache, clock)
         self.loads = Loads(store, cache, clock, identity.node)

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from firnmq.clock import Clock, SystemClock
 from firnmq.meta import Event, MetaCache
 from firnmq.meta.records import SHARDS, ShardRecord, decode
+
+_JUST_MS = 60_000
 
 
 class Led(NamedTuple):
@@ -21,7 +24,10 @@ class Led(NamedTuple):
 class Leaders:
     """Safe with threads: changed by the cache's thread alone."""
 
-    def __init__(self, cache: MetaCache) -> None:
+    def __init__(self, cache: MetaCache, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._moved_ms: dict[str, int] = {}
+        """Shards that have got another leader of late, and when this node learned of it."""
         self._by_shard: dict[str, Led] = {}
         self._counts: Counter[int] = Counter()
         self._shards_of: dict[str, dict[str, None]] = {}
@@ -33,6 +39,16 @@ class Leaders:
 
     def get(self, shard: str) -> Led | None:
         return self._by_shard.get(shard)
+
+    def has_just_moved(self, shard: str) -> bool:
+        """Whether the shard has got another leader within the last minute."""
+        moved_ms = self._moved_ms.get(shard)
+        if moved_ms is None:
+            return False
+        if self._clock.steady_ms() - moved_ms < _JUST_MS:
+            return True
+        self._moved_ms.pop(shard, None)
+        return False
 
     def count_of(self, node: int) -> int:
         """Shards that a node leads."""
@@ -54,12 +70,15 @@ class Leaders:
                 self._counts[before.leader] -= 1
             if event.entry is None:
                 self._by_shard.pop(name, None)
+                self._moved_ms.pop(name, None)
                 shards = self._shards_of.get(topic_id, {})
                 shards.pop(name, None)
                 if not shards:
                     self._shards_of.pop(topic_id, None)
                 continue
             record = decode(event.entry, ShardRecord)
+            if before is not None and (before.uid, before.epoch) != (record.uid, record.epoch):
+                self._moved_ms[name] = self._clock.steady_ms()
             self._by_shard[name] = Led(record.uid, record.leader, record.epoch)
             self._counts[record.leader] += 1
             if before is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Iterator
@@ -17,6 +18,7 @@ from firnmq.cluster.nodes.members import Members
 from firnmq.cluster.nodes.registration import Registration
 from firnmq.cluster.peers import Request, Served
 from firnmq.config import TopicConfig
+from firnmq.engines.catalog.segments import Successor
 from firnmq.errors import AlreadyExists, Closed
 from firnmq.meta import MetaCache, MetaShards, SqliteMetaStore, TxnConflict
 from firnmq.meta.nodes import take_incarnation
@@ -101,6 +103,30 @@ def test_a_process_whose_node_was_registered_again_cannot_list_it(views: list[Vi
     take_incarnation(one.store, 1)
     with pytest.raises(TxnConflict):
         one.register()
+
+
+def test_a_shard_has_just_moved_for_a_minute(views: list[View]) -> None:
+    one, two, _ = views
+    clock = FakeClock()
+    leaders = Leaders(two.cache, clock)
+    (uid,) = (
+        each.uid
+        for each in one.shards.add_shards(
+            ["t_0"], TopicConfig(), None, replicas={"t_0": (Replica(1, 1),)}
+        )
+    )
+    two.catch_up()
+    assert not leaders.has_just_moved("t_0")
+    active = one.shards.chain(uid)[-1]
+    sealed = active.become_sealed(end_offset=0, length=0, crc=0, max_timestamp=-1, now_ms=1)
+    following = dataclasses.replace(active, seq=1)
+    one.shards.roll(uid, sealed, following, Successor(2, 1))
+    two.catch_up()
+    assert leaders.has_just_moved("t_0")
+    clock.advance(59_999)
+    assert leaders.has_just_moved("t_0")
+    clock.advance(1)
+    assert not leaders.has_just_moved("t_0")
 
 
 def test_leaders_are_those_of_the_records(views: list[View]) -> None:
