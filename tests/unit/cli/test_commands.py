@@ -7,7 +7,9 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import firnmq.cli.commands
+from firnmq.cli.commands.topic import SHARD_COLUMNS
 from firnmq.cli.main import COMMANDS, main
+from firnmq.server.documents import ShardSummary
 
 _PARTS = {"__init__"}
 
@@ -32,3 +34,7 @@ def test_storage_types_are_completed() -> None:
     completer = ShellComplete(main, {}, "firn", "_FIRN_COMPLETE")
     found = completer.get_completions(["topic", "create", "t", "--storage"], "r")
     assert [each.value for each in found] == ["rocksdb"]
+
+
+def test_a_description_has_a_column_for_everything_that_a_node_tells_of_a_shard() -> None:
+    assert set(SHARD_COLUMNS) == set(ShardSummary.__struct_fields__)

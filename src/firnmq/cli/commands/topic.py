@@ -26,6 +26,18 @@ _STORAGE_TYPES = {
     "segment": "EngineSegment",
 }
 
+SHARD_COLUMNS = {
+    "shard": "SHARD",
+    "start_offset": "START",
+    "end_offset": "END",
+    "quorum_mark": "QUORUM MARK",
+    "length_bytes": "BYTES",
+    "segment_count": "SEGMENTS",
+    "store_only_bytes": "ONLY IN STORE",
+    "failure": "FAILURE",
+}
+"""Fields of a shard's summary, and what the table of a description calls them."""
+
 
 @click.group()
 @target_options
@@ -152,8 +164,7 @@ def describe(name: str, first: int, count: int | None, as_json: bool) -> None:
     options = found["options"].items()
     print_table(("OPTION", "VALUE"), [(option, value or "none") for option, value in options])
     click.echo()
-    headings = ("SHARD", "START", "END", "BYTES", "SEGMENTS", "ONLY IN STORE", "FAILURE")
-    print_table(headings, [tuple(row.values()) for row in found["shards"]])
+    _print_shards(found["shards"])
     end = first + len(found["shards"])
     if end < found["shard_count"]:
         left = found["shard_count"] - end
@@ -179,6 +190,17 @@ def delete(name: str, yes: bool, as_json: bool) -> None:
         print_json({"topic": name, "deleted": True})
     else:
         click.echo(f"deleted topic {name}")
+
+
+def _print_shards(shards: list[dict[str, Any]]) -> None:
+    """Columns that no shard has anything for are left out, but for those of every topic."""
+    shown = [
+        name
+        for name in SHARD_COLUMNS
+        if name != "quorum_mark" or any(each[name] is not None for each in shards)
+    ]
+    headings = [SHARD_COLUMNS[name] for name in shown]
+    print_table(headings, [tuple(each[name] for name in shown) for each in shards])
 
 
 def _pair(option: str) -> tuple[str, str]:
