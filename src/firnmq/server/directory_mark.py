@@ -43,6 +43,7 @@ class DirectoryMark:
         self._record = record
         self._clock = clock
         self._stored_count: Callable[[], int] = lambda: 0
+        self._has_failed: Callable[[], bool] = lambda: False
         self._seen = (-1, -1)
         """What was counted before the last renewal."""
         self._is_told = True
@@ -51,9 +52,10 @@ class DirectoryMark:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="firn-mark", daemon=True)
 
-    def start(self, stored_count: Callable[[], int]) -> None:
-        """`stored_count` goes up whenever records are stored."""
-        self._stored_count = stored_count
+    def start(self, stored_count: Callable[[], int], has_failed: Callable[[], bool]) -> None:
+        """`stored_count` goes up whenever records are stored; `has_failed` tells at the end whether
+        something of them may not be synced."""
+        self._stored_count, self._has_failed = stored_count, has_failed
         self._thread.start()
 
     def close(self) -> None:
@@ -61,8 +63,9 @@ class DirectoryMark:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
-        # Everything is synced by now, which the next boot of the machine must know.
-        self._record = msgspec.structs.replace(self._record, boot_id="")
+        if not self._has_failed():
+            # Everything is synced by now, which the next boot of the machine must know.
+            self._record = msgspec.structs.replace(self._record, boot_id="")
         self._seen = (-1, -1)
         try:
             self.renew()

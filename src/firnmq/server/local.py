@@ -412,7 +412,7 @@ class LocalStore:
         )
         opened.callback(follower.close)
         drivers = {name: self._local_driver(name) for name in self.engines}
-        member.mark.start(lambda: self.pool.turn_count)
+        member.mark.start(lambda: self.pool.turn_count, lambda: self.replicas.has_failed)
         backend = self._durable_backend
         assert backend.snapshots is not None
         holder = HolderService(
