@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -83,8 +84,8 @@ def _following(admin: str, topic: str) -> Iterator[Callable[[], int]]:
 
     def read() -> None:
         nonlocal shown_count
-        while not is_over.is_set():
-            shown_count += answer.readline().count(b'"offset":')
+        while not is_over.is_set() and (line := answer.readline()):
+            shown_count += line.count(b'"offset":')
             has_begun.set()
 
     thread = threading.Thread(target=read, daemon=True)
@@ -94,7 +95,8 @@ def _following(admin: str, topic: str) -> Iterator[Callable[[], int]]:
         yield lambda: shown_count
     finally:
         is_over.set()
-        answer.close()
+        connection.sock.shutdown(socket.SHUT_RDWR)  # Ends the reader, which may wait for a line.
+        thread.join()
         connection.close()
 
 

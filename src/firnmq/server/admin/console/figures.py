@@ -39,6 +39,9 @@ _GROUPS_PER_STEP: Final = 200
 _STEP_S: Final = 0.004
 """After so long on the event loop, other work has its turn."""
 _TOPICS_SHOWN: Final = 5
+_BREATH: Final = 100
+"""Topics or segments after which the gathering thread lets the event loop have the interpreter."""
+_BREATH_S: Final = 0.0005
 _SILENT_MS: Final = 60_000
 """A consumer that commits less often than this is taken for stuck."""
 
@@ -252,7 +255,9 @@ def _topic_figures(local: LocalStore) -> dict[str, TopicFigures]:
     far an active segment has come."""
     closed = _closed_shards(local)
     found = {}
-    for topic in local.catalog.topics():
+    for number, topic in enumerate(local.catalog.topics()):
+        if number % _BREATH == 0:
+            time.sleep(_BREATH_S)
         engine = local.engines.get(topic.config.storage_type)
         if engine is None:
             continue
@@ -276,7 +281,9 @@ def _topic_figures(local: LocalStore) -> dict[str, TopicFigures]:
 def _closed_shards(local: LocalStore) -> dict[str, tuple[int, int, int]]:
     """Records, bytes and bytes only in the store of sealed segments, by shard."""
     found: dict[str, tuple[int, int, int]] = {}
-    for entry in local.cache.below(SEGMENTS):
+    for number, entry in enumerate(local.cache.below(SEGMENTS)):
+        if number % _BREATH == 0:
+            time.sleep(_BREATH_S)
         record = decode(entry, SegmentRecord)
         if record.state in (SegmentState.SEALED, SegmentState.TIERED):
             shard = shard_of_segment(entry.key)

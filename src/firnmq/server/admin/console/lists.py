@@ -56,7 +56,6 @@ class Lists:
 
     async def topics(self, call: Call) -> TopicPage:
         wish = Wish.of(call, TOPIC_SORTS, descending=TOPIC_SORTS[1:])
-        topics = wish.chosen(self._parts.storage.catalog.topics(), lambda each: each.name)
         figures = await self._figures.topics.get()
         lags = await self._lags()
 
@@ -76,9 +75,15 @@ class Lists:
                     value = topic.created_ms
             return value, topic.name
 
-        total, left = len(topics), _EXACT_SHARDS_MAX
+        def choose() -> tuple[int, list[Topic]]:
+            topics = wish.chosen(self._parts.storage.catalog.topics(), lambda each: each.name)
+            return len(topics), wish.page(topics, key)
+
+        # In a thread: with very many topics it takes longer than the event loop may be kept.
+        total, chosen = await call_blocking(None, choose)
+        left = _EXACT_SHARDS_MAX
         rows = []
-        for topic in wish.page(topics, key):
+        for topic in chosen:
             left -= topic.shard_count
             found = figures.get(topic.topic_id)
             row = await self._row(topic, found, is_exact=left >= 0 or found is None)
