@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -92,12 +92,14 @@ class Lab:
         self.store.close()
         self.store = self._opened()
 
-    def crash(self) -> None:
-        """Goes on with a copy of the directory made while the store was open, as after a kill."""
+    def crash(self, lose: Callable[[Path], None] = lambda path: None) -> None:
+        """Goes on with a copy of the directory made while the store was open, as after a kill.
+        `lose` takes from it what a power failure would."""
         copy = copy_at_one_moment(self.path)
         self.store.close()
         shutil.rmtree(self.path)
         self.path = copy
+        lose(copy)
         self.store = self._opened()
 
     def close(self) -> None:

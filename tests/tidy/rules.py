@@ -32,6 +32,7 @@ BROAD_EXCEPT_ALLOWED = {
     "src/firnmq/disk/kv/database.py": "rocksdict raises plain Exception for every failure",
     "src/firnmq/disk/kv/store.py": "rocksdict raises plain Exception for every failure",
     "src/firnmq/disk/pool.py": "supervisor: a defect must fail its requests, not hang them",
+    "src/firnmq/engines/opener.py": "what fails in the thread is raised where it is awaited",
     "src/firnmq/engines/upkeep.py": "supervisor: one shard's defect must not end others' upkeep",
     "src/firnmq/engines/shardlog/rolling/driver.py": "supervisor: no log may stay frozen",
     "src/firnmq/lake/reading/ahead.py": "what ends the thread is raised where its work is awaited",

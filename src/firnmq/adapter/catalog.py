@@ -104,6 +104,11 @@ class TopicCatalog:
         """All topics, whatever their state, as they are whenever one looks."""
         return self._topics
 
+    @property
+    def cache_revision(self) -> int:
+        """How new the node's cache of the metadata is."""
+        return self._cache.revision
+
     def explain(self, error: FirnError) -> None:
         """Has an error say what its reader needs: the topic's own name of a shard, or the topic
         whose name is closest to one that no topic has."""
@@ -250,6 +255,12 @@ class TopicCatalog:
         return self._store.txn([compare], {topic_key(topic.name): encode(record)})
 
     def _follow(self, events: list[Event]) -> None:
+        try:
+            self._take(events)
+        finally:
+            self.change_count += 1  # Last: who reads it first, and the topics then, has them all.
+
+    def _take(self, events: list[Event]) -> None:
         for event in events:
             if event.entry is None:
                 gone = self._topics.pop(event.key.removeprefix(TOPICS), None)
@@ -266,8 +277,6 @@ class TopicCatalog:
                     self._names.pop(before.topic_id, None)
                 self._topics[topic.name] = topic
                 self._names[topic.topic_id] = topic.name
-        # Last: who remembers the number from before looks again, and sees everything.
-        self.change_count += 1
 
     def _count(self, topic: Topic, sign: int) -> None:
         self._shard_counts[topic.config.shares_files] += sign * topic.shard_count

@@ -116,6 +116,8 @@ class StorageDriverManager:
         self._is_shared = cluster_claim is not None
         self._followed: dict[str, int] = {}
         """By topic id, the revision of the record whose options the topic's shards have."""
+        self._followed_count = -1
+        """The catalog's `change_count` when all shards had the options of their topics."""
         self._message_seq = itertools.count()
 
     # Drivers ------------------------------------------------------------------------------------
@@ -342,6 +344,9 @@ class StorageDriverManager:
     def follow_topics(self) -> None:
         """Gives shards the options of their topics where a change was interrupted, or where a
         failed commit left open whether the change was made."""
+        change_count = self.catalog.change_count
+        if change_count == self._followed_count:
+            return
         topics = self.catalog.topics()
         for topic in topics:
             has_engine = topic.config.storage_type in self._built_in
@@ -351,6 +356,7 @@ class StorageDriverManager:
         ids = {topic.topic_id for topic in topics}
         for topic_id in self._followed.keys() - ids:
             self._followed.pop(topic_id, None)
+        self._followed_count = change_count
 
     async def check_change(self, name: str, change: TopicConfig | ConfigChange) -> None:
         """InvalidArgument if a topic cannot have these options instead of its own."""

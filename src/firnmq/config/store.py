@@ -38,7 +38,7 @@ class StoreConfig:
     """Bytes of one file of topics with segment.layout=shared-file. A smaller file is free of live
     records sooner."""
     open_shards: int = 20_000
-    """Shards of topics with segment.layout=shared-file that are held in memory, at some six
+    """Shards of topics with segment.layout=shared-file that are held in memory, at some nine
     kilobytes each. Others are on disk alone, and are opened when they are used."""
     memory_bytes: int = 1024 * 1024 * 1024
     """Bytes all memory topics together may hold."""

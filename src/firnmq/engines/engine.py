@@ -32,6 +32,7 @@ from firnmq.engines.gate import AppendGate
 from firnmq.engines.keeper import LogKeeper
 from firnmq.engines.logs import OPEN_MAX, ShardLogs
 from firnmq.engines.open_log import OpenLog
+from firnmq.engines.opener import LogOpener
 from firnmq.engines.shard_changes import ShardChanges
 from firnmq.engines.shardlog import (
     Append,
@@ -100,6 +101,7 @@ class LogEngine:
             health,
             open_max=open_max,
         )
+        self._opener = LogOpener(self._logs.writable)
         changes = ShardChanges(self._logs, state, due)
         self.create_shard = changes.create_shard
         self.create_shards = changes.create_shards
@@ -524,7 +526,7 @@ class LogEngine:
         if log is not None and log.refusal is None:
             log.use.is_used = True
             return log
-        return await call_blocking(None, self._logs.writable, name)
+        return await self._opener.open(name)
 
     def _read(self, shard: str, read: Callable[[TimeReader], T]) -> T:
         """What `read` gives; an unreadable place is reported, a shard that cannot be opened as

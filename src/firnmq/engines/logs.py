@@ -34,7 +34,7 @@ from firnmq.health import Health
 
 _LOCK_STRIPES = 64
 OPEN_MAX = 20_000
-"""Logs of ranges that are held; each takes some six kilobytes."""
+"""Logs of ranges that are held; each takes some nine kilobytes."""
 _CLOSED_SHARE = 16
 """One in so many of them is closed at a time."""
 

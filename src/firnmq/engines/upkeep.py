@@ -97,8 +97,10 @@ class Upkeep:
                     due.visited(log, self._clock.now_ms())
 
         for log in self._logs.opened():
-            if log.spec.is_ranged and log.use.is_changed:
-                self._visit(log.spec.name, keep, defects)
+            name = log.spec.name
+            # One that was closed since has a row, and would only be opened again.
+            if log.spec.is_ranged and log.use.is_changed and self._logs.get(name) is log:
+                self._visit(name, keep, defects)
         for uid, due_ms in due.due(self._clock.now_ms()):
             if is_stopping():
                 return

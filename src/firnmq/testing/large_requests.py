@@ -160,8 +160,7 @@ def _build(
             values[name] = UUID(int=number)
         elif number is not None and kind is Kind.INT32 and name in _INDEXES:
             values[name] = number
-        else:
-            assert isinstance(kind, Kind)
+        elif isinstance(kind, Kind):  # Else a structure that may be missing, and is.
             values[name] = known.get(name, _NO_SUCH[kind])
     return message(**values)
 

@@ -179,3 +179,17 @@ def test_tiering_without_a_store_is_told(firn, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIRN_CONFIG", str(file))
         assert "warning" not in firn("topic", "create", "v", "--option", "tiering=on").stderr
+
+
+def test_a_topic_of_many_shards_is_described_page_by_page(ok, documents, firn) -> None:
+    ok("topic", "create", "many", "--shards", "2500", "-o", "segment.layout=shared-file")
+    (described,) = documents("topic", "describe", "many")
+    assert [each["shard"] for each in described["shards"]] == list(range(1_000))
+    assert described["shard_count"] == 2500
+    (described,) = documents("topic", "describe", "many", "--first", "2498")
+    assert [each["shard"] for each in described["shards"]] == [2498, 2499]
+    (described,) = documents("topic", "describe", "many", "--first", "7", "--count", "1")
+    assert [each["shard"] for each in described["shards"]] == [7]
+    assert "--first 1000" in firn("topic", "describe", "many").output
+    for refused in (("--first", "2500"), ("--count", "1001"), ("--first", "-1")):
+        assert firn("topic", "describe", "many", *refused).exit_code == 2

@@ -17,6 +17,7 @@ from firnmq.engines.catalog.segments import SegmentMeta, SegmentState
 from firnmq.errors import DiskFull, StorageFailed
 from firnmq.record import NewRecord
 from firnmq.server import LocalStore, Store
+from tests.integration.faults.metadata import all_shards
 from tests.integration.faults.operations import OPERATIONS, SHARED_FILE, Scene
 from tests.integration.faults.shim import Calls, Faults
 from tests.integration.faults.writer import Reporter
@@ -101,11 +102,11 @@ def check_agreement(local: LocalStore, path: str, *, is_lossy: bool) -> None:
     before = shown(local)
     findings = [
         str(finding)
-        for spec in local.state.shards()
+        for spec in all_shards(local)
         for finding in local.verifier.verify(spec.name).findings
     ]
     assert not findings, findings
-    left = [meta for spec in local.state.shards() for meta in deleted(local, spec.uid)]
+    left = [meta for spec in all_shards(local) for meta in deleted(local, spec.uid)]
     assert not left, f"nobody has removed what is left of {left}"
     Store(local).close()
     with Store(LocalStore(Path(path), background=False)) as store:

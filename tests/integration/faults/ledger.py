@@ -16,6 +16,7 @@ from firnmq import NewRecord, Record
 from firnmq.errors import KeyNotFound
 from firnmq.record import parse_header
 from firnmq.server import Store, TopicHandle
+from tests.integration.faults.metadata import all_shards
 
 KEY_COUNT = 13
 TAGS = ("red", "blue", "even")
@@ -321,7 +322,7 @@ def verify(store: Store) -> None:
     """Bytes, chains and index entries agree, and nothing is there that no topic needs."""
     verifier = store.local.verifier
     names = [shard for topic in store.topics() for shard in topic.shard_names()]
-    strays = {spec.name for spec in store.local.state.shards()} - set(names)
+    strays = {spec.name for spec in all_shards(store.local)} - set(names)
     if strays:
         raise Wrong(f"shards {strays} belong to no topic")
     findings = list(verifier.outside_shards())

@@ -37,6 +37,7 @@ LOG_DIRS = f"{_TOOLS}.LogDirsCommand"
 TRANSACTIONS = f"{_TOOLS}.TransactionsCommand"
 ELECTION = f"{_TOOLS}.LeaderElectionCommand"
 REASSIGNMENT = f"{_TOOLS}.reassign.ReassignPartitionsCommand"
+QUORUM = f"{_TOOLS}.MetadataQuorumCommand"
 DELETE_RECORDS = f"{_TOOLS}.DeleteRecordsCommand"
 
 pytestmark = [
@@ -178,6 +179,10 @@ def test_quotas_are_set_and_hold(
     assert float(throttled[1]) > 0
     tool(node, CONFIGS, "--alter", *entity, "--delete-config", "producer_byte_rate")
     assert "producer_byte_rate" not in tool(node, CONFIGS, "--describe", *entity)
+
+
+def test_the_metadata_as_a_quorum(node: NodeProcess) -> None:
+    assert re.search(r"LeaderId:\s+1", tool(node, QUORUM, "describe", "--status"))
 
 
 def test_offsets_and_deleted_records(

@@ -163,16 +163,16 @@ class KafkaBroker:
         self._produce = ProduceHandler(storage, transaction_coordinator, turns)
         self._fast_produce = FastProduce(storage, self.statistics.apis[ApiKey.PRODUCE])
         # A client that has not authenticated never has a route, so it begins nothing this way.
-        self.begin_now = self._fast_produce.begin
-        self.submit = self._fast_produce.submit
+        self.begin_now, self.submit = self._fast_produce.begin, self._fast_produce.submit
         self.wake = self._fast_produce.wake
         self._fetch = fetch = FetchHandler(storage, turns)
         self._quick_fetch = QuickFetch(storage, fetch, self.statistics.apis[ApiKey.FETCH])
         self.begin_wait = self._quick_fetch.begin
+        self._metadata = MetadataHandler(storage, config, nodes, turns)
         self._handlers = routes(
             fetch=fetch,
             lookup=LookupHandler(storage, turns),
-            metadata_handler=MetadataHandler(storage, config, nodes, turns),
+            metadata_handler=self._metadata,
             group=GroupHandler(coordinator, group_offsets, turns),
             offset=OffsetHandler(
                 storage, group_offsets, coordinator, clock, transaction_coordinator, turns, spread
@@ -206,7 +206,7 @@ class KafkaBroker:
         """Those of consumer groups and of administrators' tools."""
         turns = self.turns
         return consumer_routes(
-            ConsumerGroupHandler(storage, coordinator, turns), self._sees
+            ConsumerGroupHandler(storage, coordinator, turns), self._metadata, self._sees
         ) | tool_routes(
             ToolHandler(storage, self._config, turns, shown.get(LOG_DIRS, "")),
             TransactionLookup(self._transactions, clock, turns),

@@ -39,6 +39,7 @@ from firnmq.brokers.kafka.protocol.messages import (
     produce_fetch,
     security,
     tools,
+    topic_partitions,
     transactions,
 )
 from firnmq.brokers.net.address import client_network
@@ -121,9 +122,14 @@ def routes(
 
 
 def consumer_routes(
-    handler: ConsumerGroupHandler, sees: Callable[[Client], Callable[[str], bool]]
+    handler: ConsumerGroupHandler,
+    metadata_handler: MetadataHandler,
+    sees: Callable[[Client], Callable[[str], bool]],
 ) -> dict[type[Message], Handler]:
-    """The same for consumer groups that the coordinator assigns."""
+    """The same for consumer groups that the coordinator assigns, and for lists of topics."""
+
+    async def describe_topics(request: Any, header: Any, client: Client) -> Message:
+        return await metadata_handler.topic_partitions(request, sees(client))
 
     async def heartbeat(request: Any, header: RequestHeader, client: Client) -> Message:
         return await handler.heartbeat(
@@ -136,6 +142,8 @@ def consumer_routes(
         )
 
     return {
+        topic_partitions.DescribeTopicPartitionsRequest: describe_topics,
+        topic_partitions.DescribeQuorumRequest: _plain(metadata_handler.quorum),
         consumer_groups.ConsumerGroupHeartbeatRequest: heartbeat,
         consumer_groups.ConsumerGroupDescribeRequest: _plain(handler.describe),
     }

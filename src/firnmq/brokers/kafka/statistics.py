@@ -19,6 +19,7 @@ from firnmq.brokers.kafka.protocol.messages import (
     offsets,
     produce_fetch,
     tools,
+    topic_partitions,
     transactions,
 )
 
@@ -106,6 +107,7 @@ _NESTED: Final[dict[type[Message], tuple[str, ...]]] = {
     groups.DescribeGroupsResponse: ("groups",),
     groups.DeleteGroupsResponse: ("results",),
     consumer_groups.ConsumerGroupDescribeResponse: ("groups",),
+    topic_partitions.DescribeTopicPartitionsResponse: ("topics",),
     clients.AlterClientQuotasResponse: ("entries",),
     clients.DescribeUserScramCredentialsResponse: ("results",),
     clients.AlterUserScramCredentialsResponse: ("results",),

@@ -144,16 +144,18 @@ def list_topics(as_json: bool) -> None:
 
 @topic.command()
 @topic_argument("name")
+@click.option("--first", type=int, default=0, help="The first shard to show.")
+@click.option("--count", type=int, default=None, help="How many shards to show, at most 1,000.")
 @target_options
 @json_option
-def describe(name: str, as_json: bool) -> None:
+def describe(name: str, first: int, count: int | None, as_json: bool) -> None:
     """Show a topic's options, and the offsets and sizes of its shards."""
     node = chosen_node(changes=False)
     if node is not None:
-        found = node.get("topics", name)
+        found = node.get("topics", name, first=first, count=count)
     else:
         with opened() as store:
-            found = _description(store.topic(name))
+            found = _description(store.topic(name), first, count)
     if as_json:
         print_json(found)
         return
@@ -163,6 +165,10 @@ def describe(name: str, as_json: bool) -> None:
     print_table(("OPTION", "VALUE"), [(option, value or "none") for option, value in options])
     click.echo()
     _print_shards(found["shards"])
+    end = first + len(found["shards"])
+    if end < found["shard_count"]:
+        left = found["shard_count"] - end
+        click.echo(f"{left:,} more shards; see them with --first {end}", err=True)
 
 
 @topic.command()
@@ -219,15 +225,16 @@ def _summary(handle: TopicHandle) -> dict[str, Any]:
     return summary
 
 
-def _description(handle: TopicHandle) -> dict[str, Any]:
+def _description(handle: TopicHandle, first: int, count: int | None) -> dict[str, Any]:
     import msgspec
 
     from firnmq.cli.bounds import has_engine, shard_bounds
     from firnmq.errors import Corruption, StorageFailed
+    from firnmq.server.described import described_shards
     from firnmq.server.documents import ShardSummary, TopicDescription
 
     shards = []
-    for seq in range(handle.topic.shard_count):
+    for seq in described_shards(handle.topic.shard_count, first, count):
         if has_engine(handle):
             try:
                 shards.append(ShardSummary.of(seq, handle.status(seq)))

@@ -169,7 +169,13 @@ def _topic_endpoints(topics: TopicAdmin) -> list[Endpoint]:
             path="/v1/topics/{topic}",
             summary="A topic's options, and the offsets and sizes of its shards.",
             gives=TopicDescription,
-            answer=lambda call: topics.describe(call.path["topic"]),
+            query={
+                "first": Parameter(text="The first shard to describe; 0 by default."),
+                "count": Parameter(text="How many to describe: 1,000 by default, and at most."),
+            },
+            answer=lambda call: topics.describe(
+                call.path["topic"], call.number("first"), call.number("count")
+            ),
         ),
         Endpoint(
             method="DELETE",

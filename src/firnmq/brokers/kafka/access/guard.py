@@ -76,6 +76,8 @@ JUDGES: Final[dict[ApiKey, Judge]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: tools.describe_transactions,
     ApiKey.LIST_TRANSACTIONS: tools.list_transactions,
     ApiKey.LIST_CONFIG_RESOURCES: tools.list_config_resources,
+    ApiKey.DESCRIBE_QUORUM: tools.quorum,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: tools.topic_partitions,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.describe,
 }

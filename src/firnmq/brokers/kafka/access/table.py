@@ -127,6 +127,9 @@ TABLE: Final[dict[ApiKey, tuple[Need, ...]]] = {
     # Those that can be described are listed.
     ApiKey.LIST_TRANSACTIONS: (DESCRIBE_TRANSACTION,),
     ApiKey.LIST_CONFIG_RESOURCES: (DESCRIBE_CLUSTER_CONFIGS,),
+    ApiKey.DESCRIBE_QUORUM: (DESCRIBE_CLUSTER,),
+    # Of all topics those are shown that can be described.
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (DESCRIBE_TOPIC,),
     # A regular expression finds the topics that can be described; for names each needs the second.
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (READ_GROUP, DESCRIBE_TOPIC),
     # Of a group only if its members' topics can be described too.

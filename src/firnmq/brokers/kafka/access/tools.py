@@ -16,6 +16,7 @@ from firnmq.brokers.kafka.access.table import (
 )
 from firnmq.brokers.kafka.protocol import ErrorCode, Message
 from firnmq.brokers.kafka.protocol.messages import tools
+from firnmq.brokers.kafka.protocol.messages import topic_partitions as pages
 from firnmq.brokers.security.acl import ResourceType
 
 _REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -29,6 +30,35 @@ async def log_dirs(
     if asked.may(DESCRIBE_CLUSTER):
         return await proceed(request)
     return tools.DescribeLogDirsResponse(error_code=_REFUSED, results=[])
+
+
+async def quorum(asked: Asked, request: pages.DescribeQuorumRequest, proceed: Proceed) -> Message:
+    if asked.may(DESCRIBE_CLUSTER):
+        return await proceed(request)
+    return pages.DescribeQuorumResponse(error_code=_REFUSED, topics=[])
+
+
+async def topic_partitions(
+    asked: Asked, request: pages.DescribeTopicPartitionsRequest, proceed: Proceed
+) -> Message:
+    """Where all topics are asked for, the handler shows those that the client may describe."""
+    response: Any = pages.DescribeTopicPartitionsResponse(topics=[])
+    allowed, refused = await asked.split_topics(DESCRIBE_TOPIC, request.topics)
+    if allowed or not refused:
+        response = await proceed(replaced(request, topics=allowed))
+    shown = [
+        replaced(
+            topic, topic_authorized_operations=asked.operations(DESCRIBE_TOPIC, topic.name or "")
+        )
+        async for topic in asked.turns.over(response.topics)
+    ]
+    answers = [
+        pages.PagedTopicPartitions(
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, partitions=[]
+        )
+        for name in dict.fromkeys(topic.name for topic in refused)
+    ]
+    return joined(response, topics=[*shown, *answers])
 
 
 async def elect_leaders(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from msgspec import structs
@@ -28,12 +29,27 @@ from firnmq.brokers.kafka.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from firnmq.brokers.kafka.protocol.messages.topic_partitions import (
+    DescribedQuorumPartition,
+    DescribedQuorumTopic,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    PageCursor,
+    PagedPartition,
+    PagedTopicPartitions,
+    QuorumReplica,
+)
 from firnmq.brokers.kafka.storage import KafkaStorage
 from firnmq.brokers.net.loop_turns import Turns
 from firnmq.config import check_topic_name
 from firnmq.errors import AlreadyExists, FirnError, InvalidArgument, TopicNotFound
 
 _GROUP, _TRANSACTION = 0, 1
+_METADATA_TOPIC = "__cluster_metadata"
+_PAGE_PARTITIONS_MAX = 2_000
+"""Partitions in one answer to DescribeTopicPartitions, as in Kafka."""
 _CREATED_MAX = 100
 """Topics that one request creates by naming them. Each takes milliseconds and a commit, also for a
 client that is gone. The others are not available yet, after which clients ask again."""
@@ -96,6 +112,91 @@ class MetadataHandler:
                 request.include_cluster_authorized_operations, CLUSTER_OPERATIONS
             ),
         )
+
+    async def topic_partitions(
+        self, request: DescribeTopicPartitionsRequest, sees: Callable[[str], bool]
+    ) -> DescribeTopicPartitionsResponse:
+        """One page of topics in the order of their names, from the cursor on."""
+        names = {topic.name for topic in request.topics}
+        if not names:
+            there = self._storage.catalog.topics()
+            names = {topic.name async for topic in self._turns.over(there) if sees(topic.name)}
+        cursor = request.cursor
+        first = "" if cursor is None else cursor.topic_name
+        left = min(max(request.response_partition_limit, 1), _PAGE_PARTITIONS_MAX)
+        found: list[PagedTopicPartitions] = []
+        async for name in self._turns.over(sorted(names)):
+            if name < first:
+                continue
+            begin = max(cursor.partition_index, 0) if cursor and name == first else 0
+            if left <= 0:
+                break
+            described = await self._described(name)
+            some = described.partitions[begin : begin + left]
+            found.append(
+                PagedTopicPartitions(
+                    error_code=described.error_code,
+                    name=name,
+                    topic_id=described.topic_id,
+                    partitions=[_paged(each) for each in some],
+                    topic_authorized_operations=TOPIC_OPERATIONS,
+                )
+            )
+            left -= max(len(some), 1)
+            if begin + len(some) < len(described.partitions):
+                following = PageCursor(topic_name=name, partition_index=begin + len(some))
+                return DescribeTopicPartitionsResponse(topics=found, next_cursor=following)
+        else:
+            return DescribeTopicPartitionsResponse(topics=found)
+        return DescribeTopicPartitionsResponse(
+            topics=found, next_cursor=PageCursor(topic_name=name, partition_index=0)
+        )
+
+    async def _described(self, name: str) -> MetadataResponseTopic:
+        return (await self._wanted(MetadataRequestTopic(name=name), False, 0))[0]
+
+    async def quorum(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+        """The metadata in the words of a Raft quorum: the controller leads, and is the only voter;
+        other nodes follow. How far they are is the newest change of the metadata that is known."""
+        known = [
+            (topic.topic_name, part.partition_index)
+            for topic in request.topics
+            for part in topic.partitions
+        ]
+        if known != [(_METADATA_TOPIC, 0)]:
+            return DescribeQuorumResponse(
+                topics=[
+                    DescribedQuorumTopic(
+                        topic_name=topic.topic_name,
+                        partitions=[
+                            DescribedQuorumPartition(
+                                partition_index=part.partition_index,
+                                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                                leader_id=NO_LEADER,
+                                leader_epoch=-1,
+                                high_watermark=-1,
+                                current_voters=[],
+                                observers=[],
+                            )
+                            for part in topic.partitions
+                        ],
+                    )
+                    async for topic in self._turns.over(request.topics)
+                ]
+            )
+        leader = self._nodes.controller_id()
+        revision = self._storage.catalog.cache_revision
+        others = [each.node_id for each in self._nodes.brokers() if each.node_id != leader]
+        partition = DescribedQuorumPartition(
+            partition_index=0,
+            leader_id=leader,
+            leader_epoch=FIRST_EPOCH,
+            high_watermark=revision,
+            current_voters=[QuorumReplica(replica_id=leader, log_end_offset=revision)],
+            observers=[QuorumReplica(replica_id=node, log_end_offset=revision) for node in others],
+        )
+        topic = DescribedQuorumTopic(topic_name=_METADATA_TOPIC, partitions=[partition])
+        return DescribeQuorumResponse(topics=[topic])
 
     async def find_coordinator(
         self, request: FindCoordinatorRequest, version: int
@@ -199,6 +300,18 @@ class MetadataHandler:
 
 def _asked(is_asked: bool, operations: int) -> int:
     return operations if is_asked else OPERATIONS_NOT_REQUESTED
+
+
+def _paged(partition: MetadataResponsePartition) -> PagedPartition:
+    return PagedPartition(
+        error_code=partition.error_code,
+        partition_index=partition.partition_index,
+        leader_id=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replica_nodes,
+        isr_nodes=partition.isr_nodes,
+        offline_replicas=partition.offline_replicas,
+    )
 
 
 def _partition(index: int, leader: Leader) -> MetadataResponsePartition:

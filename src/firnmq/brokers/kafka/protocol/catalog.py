@@ -15,6 +15,7 @@ from firnmq.brokers.kafka.protocol.messages import (
     produce_fetch,
     security,
     tools,
+    topic_partitions,
     transactions,
 )
 from firnmq.brokers.kafka.protocol.schema import Message
@@ -68,6 +69,8 @@ REQUESTS: Final[dict[int, type[Message]]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: tools.DescribeTransactionsRequest,
     ApiKey.LIST_TRANSACTIONS: tools.ListTransactionsRequest,
     ApiKey.LIST_CONFIG_RESOURCES: tools.ListConfigResourcesRequest,
+    ApiKey.DESCRIBE_QUORUM: topic_partitions.DescribeQuorumRequest,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.DescribeTopicPartitionsRequest,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.ConsumerGroupHeartbeatRequest,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.ConsumerGroupDescribeRequest,
 }
@@ -120,6 +123,8 @@ RESPONSES: Final[dict[int, type[Message]]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: tools.DescribeTransactionsResponse,
     ApiKey.LIST_TRANSACTIONS: tools.ListTransactionsResponse,
     ApiKey.LIST_CONFIG_RESOURCES: tools.ListConfigResourcesResponse,
+    ApiKey.DESCRIBE_QUORUM: topic_partitions.DescribeQuorumResponse,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: topic_partitions.DescribeTopicPartitionsResponse,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.ConsumerGroupHeartbeatResponse,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.ConsumerGroupDescribeResponse,
 }

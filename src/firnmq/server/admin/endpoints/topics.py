@@ -28,6 +28,7 @@ from firnmq.server.admin.errors import BrokerRefused, Refused
 from firnmq.server.admin.http.places import StreamTurn
 from firnmq.server.admin.parts import NodeParts
 from firnmq.server.deletion import delete_records
+from firnmq.server.described import described_shards
 from firnmq.server.documents import (
     Deletion,
     NewRecords,
@@ -64,9 +65,13 @@ class TopicAdmin:
     def all(self) -> list[TopicSummary]:
         return [TopicSummary.of(topic) for topic in self._storage.catalog.topics()]
 
-    async def describe(self, name: str) -> TopicDescription:
+    async def describe(
+        self, name: str, first: int | None = None, count: int | None = None
+    ) -> TopicDescription:
+        """With the shards from `first` on, at most `count` of them."""
         topic = self._storage.topic(name)
-        shards = [await self._shard(topic, seq) for seq in range(topic.shard_count)]
+        described = described_shards(topic.shard_count, first, count)
+        shards = [await self._shard(topic, seq) for seq in described]
         return TopicDescription.described(topic, shards)
 
     async def create(self, wanted: NewTopic) -> TopicSummary:

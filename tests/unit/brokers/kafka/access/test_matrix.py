@@ -27,6 +27,7 @@ from firnmq.brokers.kafka.protocol.messages import (
     offsets,
     produce_fetch,
     tools,
+    topic_partitions,
     transactions,
 )
 from firnmq.brokers.security.acl import (
@@ -439,6 +440,16 @@ def _clients() -> Iterator[Case]:
             table.ALTER_CLUSTER,
         ),
     }
+    needs[ApiKey.DESCRIBE_QUORUM] = (
+        topic_partitions.DescribeQuorumRequest(topics=[]),
+        table.DESCRIBE_CLUSTER,
+    )
+    needs[ApiKey.DESCRIBE_TOPIC_PARTITIONS] = (
+        topic_partitions.DescribeTopicPartitionsRequest(
+            topics=[topic_partitions.PagedTopic(name=TOPIC)]
+        ),
+        table.DESCRIBE_TOPIC,
+    )
     for api, (request, need) in needs.items():
         yield Case(api=api, version=0, request=request, enough=any_of(need))
 
@@ -713,6 +724,9 @@ def test_a_refused_client_cannot_tell_what_exists(tmp_path: Path) -> None:
         assert everything.topics == ()
         listed = await there.ask("User:nobody", ApiKey.LIST_GROUPS, 3, groups.ListGroupsRequest())
         assert listed.groups == ()
+        every = topic_partitions.DescribeTopicPartitionsRequest(topics=[])
+        paged = await there.ask("User:nobody", ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, every)
+        assert paged.topics == ()
         topic = await there.ask(owner, ApiKey.METADATA, 10, metadata.MetadataRequest(topics=None))
         (found,) = topic.topics
         by_id = metadata.MetadataRequestTopic(name=None, topic_id=found.topic_id)

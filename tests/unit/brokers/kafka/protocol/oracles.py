@@ -115,7 +115,7 @@ class KafkaPython:
 
     def _value(self, theirs: Any, field: Any, version: int) -> Any:
         value = getattr(theirs, field.name)
-        if value is None and field.is_struct():
+        if value is None and field.is_struct() and field.tag is not None:
             # A tagged structure that was left out; ours then holds the defaults of its fields.
             return tuple(inner.default for inner in self._fields(field, version))
         if field.type_str == "bitfield":

@@ -355,3 +355,25 @@ def test_files_have_the_size_that_the_settings_say(lab: Lab) -> None:
     large = [size for size in sizes if size > SHARED_FILE_BYTES]
     assert len(large) == 1, "a turn that is larger has a file of its own"
     assert len(shard.values()) == 102
+
+
+@pytest.mark.parametrize("left", [0, 20])
+def test_a_file_of_which_a_power_failure_leaves_nothing_is_forgotten(lab: Lab, left: int) -> None:
+    """1. An append that nothing has synced begins a file; its rows are synced. 2. The power fails,
+    and of the file there are at most zeros. 3. The shard is empty, and takes records again."""
+    shard = lab.shard({"durability": "os"})
+    shard.append_values(b"lost")
+    lab.store.kv.sync()
+    (number,) = numbers(lab)
+
+    def lose(copy: Path) -> None:
+        path = copy / "shared" / Path(shared(lab).table.path(number)).name
+        path.write_bytes(bytes(left))
+
+    lab.crash(lose)
+    assert shard.values() == []
+    check_accounts(lab)
+    shard.append_values(b"kept")
+    lab.reopen()
+    assert shard.values() == [b"kept"]
+    check_accounts(lab)

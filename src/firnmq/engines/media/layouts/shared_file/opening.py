@@ -80,13 +80,13 @@ class TailOpening:
         header = parse_file_header(read(0, FILE_HEADER_BYTES), path)
         length = self._files.length(path) or 0
         if header is None:
-            if stored.synced:
+            # A crash came before the first frame was acknowledged, or the header is damaged.
+            is_lost = not stored.synced and not any(read(0, min(length, FILE_HEADER_BYTES)))
+            if stored.written and not is_lost:
                 _log.error("shared_file_damaged", path=path, position=0)
                 return None
-            # A power failure came before anything was synced. The rows may know of its frames, as
-            # durability=os and interval allow.
-            self._remove_beyond(number, 0)
-            self._table.forget([number])
+            if stored.written:
+                self._forget_unsynced(number, stored.written)
             self._files.remove(path)
             return None
         start = max(stored.synced, FILE_HEADER_BYTES)
@@ -116,6 +116,15 @@ class TailOpening:
                 cut_bytes=max(stored.written, length) - end,
             )
         return OpenFile(number, header, extent)
+
+    def _forget_unsynced(self, number: int, written: int) -> None:
+        """Forgets a file of which a power failure has left nothing: only frames that
+        durability=os and interval may lose were in it."""
+        path = self._table.path(number)
+        _log.warning("shared_file_recovered", path=path, frames=0, damaged=0, cut_bytes=written)
+        self._remove_beyond(number, 0)
+        self._kv.sync()  # No location may name a removed file.
+        self._table.forget([number])
 
     def _store(self, number: int, extent: Extent, frames: list[FoundFrame]) -> None:
         """Stores the locations of frames, and then how far the file is written."""
