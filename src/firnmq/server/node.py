@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from firnmq.brokers.kafka.broker import KafkaBroker
-from firnmq.brokers.kafka.configs import LOG_DIRS
+from firnmq.brokers.kafka.configs import LOG_DIRS, REPLICATION_FACTOR
 from firnmq.brokers.kafka.expiry import OffsetExpiry
 from firnmq.brokers.kafka.forwarding import OPERATION, CoordinatorForwarding, OtherNodes
 from firnmq.brokers.kafka.groups import GroupCoordinator
@@ -231,6 +231,8 @@ class Node:
     def _shown(self) -> dict[str, str]:
         """What clients that describe the broker are told beside its settings."""
         shown = {LOG_DIRS: str(self._path)}
+        if self.config.cluster.enabled:
+            shown[REPLICATION_FACTOR] = str(self.config.cluster.replication_factor)
         return shown if self.admin is None else {HTTP_URL: self.admin.url, **shown}
 
     async def _stop_serving(self) -> None:

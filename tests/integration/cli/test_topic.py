@@ -62,7 +62,7 @@ def test_options_are_taken(documents) -> None:
             ["t", "--option", "retention=1"],
             "retention: is not a topic option; did you mean retention.ms",
         ),
-        (["t", "--option", "xyz=1"], "xyz: is not a topic option; there are: check.compressed"),
+        (["t", "--option", "xyz=1"], "xyz: is not a topic option; there are: acks.all, check"),
         (["t", "--option", "segment.bytes=lots"], "segment.bytes: must be a whole number"),
         (["t", "--option", "segment.bytes=-5"], "segment.bytes: is -5"),
     ],

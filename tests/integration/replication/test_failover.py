@@ -12,7 +12,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
 
+from tests.integration.admin.test_metrics import OF_REPLICAS
 from tests.integration.cluster.nodes import WAIT_S, Nodes, wait_until
 from tests.integration.replication.load import Load
 from tests.integration.replication.replicated import (
@@ -119,6 +121,10 @@ def test_operators_see_what_lacks_replicas(nodes: Nodes) -> None:
         return found
 
     assert status(1)["shard_count"] == _PARTITIONS
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    admin = AdminClient({"bootstrap.servers": nodes[1].address})
+    (described_broker,) = admin.describe_configs([resource]).values()
+    assert described_broker.result(WAIT_S)["default.replication.factor"].value == "3"
     wait_until(lambda: status(1)["under_replicated"] == 0, "nothing is under-replicated")
     assert status(1)["lossy_segments"] == status(1)["offline"] == 0
     where = f"{nodes[1].admin_url}/v1/topics/{_TOPIC}/shards/0/loss"
@@ -133,7 +139,9 @@ def test_operators_see_what_lacks_replicas(nodes: Nodes) -> None:
     assert all(3 not in each["in_sync"] for each in status(1)["shards"])
     wait_until(lambda: status(1)["controller"] in (1, 2), "a node that is there controls")
     with urlopen(f"{nodes[1].admin_url}/metrics", timeout=WAIT_S) as answer:
-        assert f"firn_under_replicated_shards {_PARTITIONS}.0" in answer.read().decode()
+        scraped = answer.read().decode()
+    assert f"firn_under_replicated_shards {_PARTITIONS}.0" in scraped
+    assert all(f"\n{name} " in scraped for name in OF_REPLICAS)
     described = nodes.metadata(1, _TOPIC).topics[0].partitions
     assert all(set(each.replica_nodes) == {1, 2, 3} for each in described)
     assert all(tuple(each.offline_replicas) == (3,) for each in described)

@@ -56,8 +56,12 @@ OF_KAFKA_4_3 = {
     "unclean.leader.election.enable": "false",
 }
 """Every topic config with the default that Kafka has."""
-OTHER_DEFAULTS = {"max.message.bytes", "message.timestamp.after.max.ms", "retention.ms"}
-"""FirnMQ takes larger batches, and has no limit for the other two."""
+OTHER_DEFAULTS = {
+    *("max.message.bytes", "message.timestamp.after.max.ms", "retention.ms"),
+    "min.insync.replicas",
+}
+"""FirnMQ takes larger batches, has no limit for the next two, and wants every record acknowledged
+with acks=all to outlive a node."""
 
 
 def test_every_config_of_kafka_is_known_with_its_default() -> None:

@@ -50,6 +50,7 @@ class _Driver:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.epoch = 0
 
     @property
     def local(self) -> _Driver:
@@ -57,6 +58,9 @@ class _Driver:
 
     def leads(self, shard: str) -> bool:
         return True
+
+    def leader_epoch(self, shard: str) -> int:
+        return self.epoch
 
     async def submit(self, *arguments: Any) -> Awaitable[Appended]:
         self.log.append("batch")

@@ -1,6 +1,6 @@
 """Kafka's names for configs of topics and brokers: their types, limits and meanings here."""
 
-from firnmq.brokers.kafka.configs.broker import LOG_DIRS, broker_configs
+from firnmq.brokers.kafka.configs.broker import LOG_DIRS, REPLICATION_FACTOR, broker_configs
 from firnmq.brokers.kafka.configs.keys import ConfigKey, ConfigSource, ConfigType
 from firnmq.brokers.kafka.configs.topic import (
     DELETE,
@@ -16,6 +16,7 @@ from firnmq.brokers.kafka.configs.topic import (
 __all__ = [
     "DELETE",
     "LOG_DIRS",
+    "REPLICATION_FACTOR",
     "UNCHANGEABLE",
     "ConfigKey",
     "ConfigSource",

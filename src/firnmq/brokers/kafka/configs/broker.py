@@ -13,6 +13,8 @@ from firnmq.brokers.net.address import Address
 
 LOG_DIRS: Final = "log.dirs"
 """The name under which the node tells its data directory."""
+REPLICATION_FACTOR: Final = "default.replication.factor"
+"""The name under which a node of a cluster tells how many replicas new topics have."""
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _LIST = ConfigType.LONG, ConfigType.LIST
 _HOUR_MS: Final = 3_600_000
@@ -35,7 +37,9 @@ def broker_configs(
     values, defaults = _values(config), _values(builtin)
     here = {"advertised.listeners": f"{address.host}:{address.port}", **shown}
     found = {name: (kind, value, defaults[name][1]) for name, (kind, value) in values.items()}
-    found |= {name: (_STRING, value, "") for name, value in here.items()}
+    for name, value in here.items():
+        kind, _, default = found.get(name, (_STRING, "", ""))
+        found[name] = (kind, value, default)
     configs = {
         name: BrokerConfig(
             ConfigKey(name=name, type=kind, documentation=_DOCUMENTATION.get(name, "")),
@@ -68,7 +72,7 @@ def _values(config: KafkaConfig) -> dict[str, tuple[ConfigType, str]]:
         "auto.create.topics.enable": (_BOOLEAN, str(config.auto_create_topics).lower()),
         "broker.id": (_INT, str(config.node_id)),
         "connections.max.idle.ms": (_LONG, str(int(config.idle_timeout_s * 1000))),
-        "default.replication.factor": (_INT, "1"),
+        REPLICATION_FACTOR: (_INT, "1"),
         "delete.topic.enable": (_BOOLEAN, "true"),
         "group.initial.rebalance.delay.ms": (_INT, str(groups.initial_rebalance_delay_ms)),
         "group.max.session.timeout.ms": (_INT, str(groups.session_timeout_max_ms)),
@@ -101,7 +105,7 @@ _DOCUMENTATION: Final = {
     "auto.create.topics.enable": "Whether a topic is made when a client first asks for it.",
     "broker.id": "The node's number.",
     "connections.max.idle.ms": "A connection that sends nothing for so long is closed.",
-    "default.replication.factor": "Copies of a new topic's partitions.",
+    REPLICATION_FACTOR: "Copies of a new topic's partitions, where there are so many nodes.",
     "delete.topic.enable": "Whether topics can be deleted.",
     "group.initial.rebalance.delay.ms": "How long a new group waits for more members.",
     "group.max.session.timeout.ms": "The longest session time-out a consumer may ask for.",

@@ -269,6 +269,8 @@ OWN: Final = _by_name(
         _own("storage.type", _STRING, "which engine or adapter keeps the topic."),
         _own("segment.layout", _STRING, "partition-per-file, or shared-file for many shards."),
         _own("ttl.ms", _LONG, "a record expires this long after its timestamp."),
+        _own("replication.factor", _INT, "nodes that have each record; fixed when it is made."),
+        _own("acks.all", _STRING, "what acks=all waits for: isr or quorum."),
         _own("durability", _STRING, "when an append is acknowledged: fsync, interval or os."),
         _own("durability.interval.ms", _LONG, "time between syncs with durability=interval."),
         _own("index.key", _BOOLEAN, "keep the index for reads by key."),

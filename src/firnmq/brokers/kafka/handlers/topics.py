@@ -55,6 +55,10 @@ class TopicHandler:
         self._turns = turns
         self._storage = storage
         self._config = config
+        self._last_factor: tuple[TopicConfig, int, TopicConfig]
+        """The last options that a request gave another number of replicas, that number, and both
+        together."""
+        self._last_factor = (config.topic_defaults, 0, config.topic_defaults)
 
     async def create(self, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
         counts = Counter(topic.name for topic in request.topics)
@@ -173,8 +177,13 @@ class TopicHandler:
         """The options with the number of replicas that the request, its configs or the cluster's
         default ask for."""
         factor = 1 if wanted.assignments else wanted.replication_factor
-        if factor != -1:
-            config = dataclasses.replace(config, replication_factor=factor)
+        if factor not in (-1, config.replication_factor):
+            # The topics of a request mostly have the same options: they share one value.
+            options, last_factor, changed = self._last_factor
+            if options is not config or last_factor != factor:
+                changed = dataclasses.replace(config, replication_factor=factor)
+                self._last_factor = (config, factor, changed)
+            config = changed
         return self._storage.manager.with_replicas(config)
 
     def _judge_layout(self, wanted: CreatableTopic) -> tuple[ErrorCode, str, int]:

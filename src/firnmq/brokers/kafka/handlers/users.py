@@ -82,9 +82,9 @@ class UserHandler:
         self, request: AlterUserScramCredentialsRequest
     ) -> AlterUserScramCredentialsResponse:
         changes: dict[str, list[tuple[int, ScramUpsertion | None]]] = {}
-        for each in request.deletions:
+        async for each in self._turns.over(request.deletions):
             changes.setdefault(each.name, []).append((each.mechanism, None))
-        for upsertion in request.upsertions:
+        async for upsertion in self._turns.over(request.upsertions):
             changes.setdefault(upsertion.name, []).append((upsertion.mechanism, upsertion))
         return AlterUserScramCredentialsResponse(
             results=[

@@ -19,7 +19,7 @@ _ELEMENT_COUNTS_MAX: Final[dict[int, int]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: 50_000,
     ApiKey.CREATE_ACLS: 10_000,
     ApiKey.ALTER_CLIENT_QUOTAS: 5_000,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 1_000,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 500,
     ApiKey.DELETE_ACLS: 2_000,
 }
 """Where less than for all others is enough. A produced batch is several objects while it waits for
