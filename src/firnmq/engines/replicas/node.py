@@ -112,6 +112,13 @@ class NodeReplicas:
         for meta in reversed(held):
             if meta.is_sealed and self.is_complete(spec, meta):
                 break
+            if tail is not None and open_segment(self._backend, spec, tail).bytes.length():
+                # A replica that told that it has nothing of the later one would count all the same.
+                raise ReplicaFailed(
+                    spec.name,
+                    f"has bytes of segment {tail.seq}, but segment {meta.seq} before it is not "
+                    "complete: this replica is not used",
+                )
             tail = meta
         return tail
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from firnmq.disk import run_blocking
 from firnmq.engines.replicas import ReplicaId
+from firnmq.engines.shardlog.replica import ReplicaFailed
 from firnmq.engines.shardlog.rolling import RollState
 from firnmq.engines.shardlog.rolling.steps import Seal
 from firnmq.errors import AppendTimedOut, NotLeader, TimedOut
+from firnmq.index import RocksSegmentIndex
+from firnmq.server import LocalStore
 from tests.conformance.test_high_watermark import batch
-from tests.unit.engines.replicas.lab import SHARD, WAIT_S_MAX, Replicas, decide
+from tests.unit.engines.replicas.lab import SHARD, WAIT_S_MAX, Heard, Replicas, decide
 
 
 @pytest.fixture
@@ -55,6 +61,50 @@ def test_the_leader_goes_on_with_the_next_segment(replicas: Replicas) -> None:
     assert len({node.reached for node in replicas.nodes}) == 1
     replicas.fail_over(replicas.nodes[2])
     assert replicas.leader.shard.offsets() == [0, 1, 2]
+
+
+def test_a_leader_that_is_killed_after_a_roll_has_the_next_segment(
+    replicas: Replicas, tmp_path: Path
+) -> None:
+    """1. A leader rolls, and takes records that its followers get. 2. It is killed: what is in its
+    files is all that is left. 3. It has to be opened with the segment of these records: opened with
+    the sealed one, it would tell that it has none of them, and count all the same."""
+    leader = replicas.leader
+    replicas.append(batch(1, 2))
+
+    def seal_here(_: ReplicaId, __: Seal) -> Seal:
+        seal = replicas.seal_of(leader)
+        decide(leader, seal)
+        for node in replicas.followers:
+            node.truncate(seal.sealed.end_offset)
+            replicas.install(node, seal, leads=False)
+        replicas.meta = seal.active
+        seals.append(seal)
+        return seal
+
+    seals: list[Seal] = []
+    leader.heard.seals = seal_here
+    leader.shard.roll()
+    ticket = leader.submit(batch(3))
+    leader.heard.wait_until(lambda: leader.id in leader.heard.durable_end)
+    replicas.pull()
+    replicas.advance()
+    assert ticket.wait(WAIT_S_MAX).base_offset == 2
+    killed = tmp_path / "killed"
+    shutil.copytree(leader.lab.path, killed)
+    with closing(LocalStore(killed, background=False)) as store:
+        store.replicas.begin(Heard())
+        (seal,) = seals
+        chain = [
+            dataclasses.replace(each, holders=(0, 1, 2)) for each in (seal.sealed, seal.active)
+        ]
+        tail = store.replicas.tail_of(leader.spec, chain)
+        assert tail is not None
+        assert tail.seq == seal.active.seq
+        # If that is not so all the same, the replica tells nothing.
+        RocksSegmentIndex(store.kv, leader.spec.uid, seal.sealed.place).clear()
+        with pytest.raises(ReplicaFailed, match="segment 0 before it is not complete"):
+            store.replicas.tail_of(leader.spec, chain)
 
 
 def test_another_node_leads_the_next_segment(replicas: Replicas) -> None:

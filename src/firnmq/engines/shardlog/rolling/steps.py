@@ -85,6 +85,10 @@ def sync(log: ShardLog, machine: RollMachine) -> None:
             return
         commit(log)
         snapshot, spec = snapshot_of(log), log.spec
+    if log.replica is not None:
+        # A replica is opened with the first segment that is not complete as its tail: once there
+        # is a next one, this one must be, whatever ends the process.
+        log.backend.sync_index()
     if log.backend.snapshots is not None:
         if log.replica is not None:  # The next segment has another leader epoch, which needs one.
             spec = dataclasses.replace(spec, epoch=spec.epoch + 1)
