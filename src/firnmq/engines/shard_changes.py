@@ -176,7 +176,8 @@ class ShardChanges:
 
 def _change_options(log: ShardLog, spec: ShardSpec) -> None:
     with log.lock:
-        log.spec = spec
+        # A roll of a replicated log gives it another epoch, of which nothing else here knows.
+        log.spec = dataclasses.replace(spec, epoch=log.spec.epoch)
         if log.refusal is None and spec.config.durability is not Durability.FSYNC:
             with suppress(OSError):  # Else the next roll or opening does.
                 log.release_preallocation()
