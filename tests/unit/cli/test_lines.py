@@ -23,6 +23,14 @@ def pipe() -> Iterator[Pipe]:
         os.close(writing)
 
 
+@pytest.fixture(autouse=True)
+def _interrupts() -> Iterator[None]:
+    """SIGINT as a program has it that a terminal starts, whatever was set before."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_a_pause_is_told_once_after_lines(pipe: Pipe) -> None:
     file, writing = pipe
     lines = iter(InputLines(file, 100))
