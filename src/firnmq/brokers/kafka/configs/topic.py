@@ -53,6 +53,12 @@ UNCHANGEABLE: Final = frozenset(
 _KEYS: Final = OURS | KEPT | OLD | OWN
 
 
+def is_own(name: str, value: str, default: str | None) -> bool:
+    """Whether a config is told as the topic's own, which tools show and copy to other clusters. The
+    number of replicas is the topic's in any case, and other brokers have no config for it."""
+    return value != default and name != "replication.factor"
+
+
 def key_of(name: str) -> ConfigKey | None:
     """A topic config by its name; None if there is none."""
     return _KEYS.get(name)

@@ -14,6 +14,7 @@ from firnmq.brokers.kafka.configs import (
     ConfigSource,
     broker_configs,
     changed_config,
+    is_own,
     kafka_view,
     key_of,
     topic_config,
@@ -191,7 +192,7 @@ class ConfigHandler:
             sources = [(broker_name, builtin, ConfigSource.DEFAULT)]
             if default != builtin:
                 sources.insert(0, (broker_name, default, ConfigSource.STATIC_BROKER))
-            if value != default:
+            if is_own(name, value, default):
                 sources.insert(0, (name, value, ConfigSource.TOPIC))
             shown.append(_shown(key, value, sources, name in UNCHANGEABLE, request))
         return shown

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from firnmq.adapter import SHARDS_MAX, Topic
 from firnmq.brokers.kafka.config import KafkaConfig
-from firnmq.brokers.kafka.configs import ConfigSource, kafka_view, topic_config
+from firnmq.brokers.kafka.configs import ConfigSource, is_own, kafka_view, topic_config
 from firnmq.brokers.kafka.failures import code_of
 from firnmq.brokers.kafka.protocol import ZERO_UUID, ErrorCode
 from firnmq.brokers.kafka.protocol.messages.admin import (
@@ -287,7 +287,9 @@ def _shown(config: TopicConfig, defaults: TopicConfig) -> list[CreatableTopicCon
             name=name,
             value=value,
             config_source=(
-                ConfigSource.DEFAULT if value == before.get(name) else ConfigSource.TOPIC
+                ConfigSource.TOPIC
+                if is_own(name, value, before.get(name))
+                else ConfigSource.DEFAULT
             ),
         )
         for name, value in kafka_view(config).items()
